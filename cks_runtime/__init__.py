@@ -1,0 +1,1 @@
+"""The knowledge runtime: versioned graphs, merges, conflicts, events."""
