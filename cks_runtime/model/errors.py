@@ -144,5 +144,9 @@ class StoreFull(CksError):
     """The database cannot grow: free some space; the next write then works."""
 
 
+class StoreBusy(CksError):
+    """Other writers held the database for too long: try again."""
+
+
 class StoreUnusable(CksError):
     """The database cannot be used at all, so the program must not start with it."""

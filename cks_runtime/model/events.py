@@ -27,7 +27,7 @@ class Event(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         default = cls.model_fields["kind"].default
-        if isinstance(default, str):
+        if isinstance(default, str) and default:
             cls.KIND = default
             REGISTRY[default] = cls
 

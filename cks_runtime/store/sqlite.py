@@ -1,0 +1,273 @@
+"""The SQLite body: one writer connection behind a lock, a few readers, WAL; a file, or one in-memory connection."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import aiosqlite
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from cks_runtime.model.errors import CksError, DamagedBlob, InternalError, StoreBusy, StoreFull, StoreUnusable
+from cks_runtime.store.migrations import upgrade
+from cks_runtime.store.ports import LeaseClock, Row
+
+MEMORY = ":memory:"
+READERS_MAX = 3
+TURN_WAIT_S = 30.0
+_BUSY_MS = 200  # one attempt to begin; cancellation is honoured between attempts
+
+Synchronous = Literal["FULL", "NORMAL"]
+
+
+class SqliteUnit:
+    """Statements on one connection; `statements` counts the round trips of this transaction."""
+
+    dialect = "sqlite"
+
+    def __init__(self, conn: aiosqlite.Connection) -> None:
+        self._conn = conn
+        self.statements = 0
+
+    async def fetch(self, sql: str, *params: object) -> list[Row]:
+        self.statements += 1
+        try:
+            return list(await self._conn.execute_fetchall(sql, params))
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    async def execute(self, sql: str, *params: object) -> None:
+        await self.fetch(sql, *params)
+
+    async def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        rows = list(rows)
+        if not rows:
+            return
+        self.statements += 1
+        try:
+            await self._conn.executemany(sql, rows)
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+
+class SqliteStore:
+    """A Store over SQLite; made by `open_sqlite`."""
+
+    dialect = "sqlite"
+
+    def __init__(self, location: str, synchronous: Synchronous) -> None:
+        self.location = location
+        self.has_outbox = location != MEMORY
+        self._synchronous = synchronous
+        self._writer: aiosqlite.Connection | None = None
+        self._turn = anyio.Lock()
+        self._idle: list[aiosqlite.Connection] = []
+        self._slots = anyio.Semaphore(READERS_MAX)
+        self.last_statements = 0
+
+    async def connect(self) -> None:
+        """Open the writer. The file must have been prepared."""
+        self._writer = await self._open(read_only=False)
+
+    async def _open(self, read_only: bool) -> aiosqlite.Connection:
+        conn = await aiosqlite.connect(self.location, isolation_level=None, cached_statements=256)
+        try:
+            timeout_ms = 5000 if read_only else _BUSY_MS
+            for pragma in (
+                f"busy_timeout = {timeout_ms}",
+                f"synchronous = {self._synchronous}",
+                "temp_store = MEMORY",
+                "cache_size = -16000",
+                "journal_size_limit = 67108864",
+                f"query_only = {int(read_only)}",
+            ):
+                await conn.execute_fetchall(f"PRAGMA {pragma}")
+            if self.location == MEMORY:
+                await conn._execute(upgrade, conn._conn, self.location)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await conn.close()
+            raise
+        return conn
+
+    @asynccontextmanager
+    async def unit(self) -> AsyncIterator[SqliteUnit]:
+        assert self._writer is not None, "the store is closed"
+        async with self._turn:
+            conn = self._writer
+            await self._begin(conn)
+            unit = SqliteUnit(conn)
+            try:
+                yield unit
+                with anyio.CancelScope(shield=True):
+                    await unit.fetch("COMMIT")
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._rollback(conn)
+                raise
+            self.last_statements = unit.statements + 1
+
+    async def _begin(self, conn: aiosqlite.Connection) -> None:
+        deadline = anyio.current_time() + TURN_WAIT_S
+        while True:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await conn.execute_fetchall("BEGIN IMMEDIATE")
+                return
+            except sqlite3.Error as error:
+                if not _is_busy(error):
+                    raise translated(error) from error
+                if anyio.current_time() > deadline:
+                    raise StoreBusy(
+                        f"{self.location} was locked by another writer for {TURN_WAIT_S:.0f} s.",
+                        "Try again; if it stays locked, look for a program that holds the file open.",
+                    ) from error
+
+    async def _rollback(self, conn: aiosqlite.Connection) -> None:
+        # a full disk makes SQLite roll back by itself; a second ROLLBACK would be an error
+        if conn.in_transaction:
+            await conn.execute_fetchall("ROLLBACK")
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[SqliteUnit]:
+        if self.location == MEMORY:
+            assert self._writer is not None, "the store is closed"
+            async with self._turn:
+                yield SqliteUnit(self._writer)
+            return
+        async with self._slots:
+            conn = self._idle.pop() if self._idle else await self._open(read_only=True)
+            try:
+                yield SqliteUnit(conn)
+            finally:
+                self._idle.append(conn)
+
+    async def lease_clock(self) -> LeaseClock:
+        return boot_clock()
+
+    async def change_mark(self) -> int:
+        async with self.reader() as reader:
+            return int((await reader.fetch("PRAGMA data_version"))[0][0])
+
+    async def sizes(self) -> dict[str, int]:
+        async with self.reader() as reader:
+            pages = int((await reader.fetch("PRAGMA page_count"))[0][0])
+            page_size = int((await reader.fetch("PRAGMA page_size"))[0][0])
+            sizes = {"total": pages * page_size}
+            try:
+                rows = await reader.fetch("SELECT name, sum(pgsize) FROM dbstat GROUP BY name")
+            except CksError:
+                return sizes  # this SQLite was built without dbstat
+            sizes.update({str(name): int(size) for name, size in rows})
+            return sizes
+
+    async def check(self) -> list[str]:
+        async with self.reader() as reader:
+            rows = await reader.fetch("PRAGMA integrity_check(100)")
+        return [str(row[0]) for row in rows if row[0] != "ok"]
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            while self._idle:
+                await self._idle.pop().close()
+            if self._writer is not None:
+                writer, self._writer = self._writer, None
+                await writer.close()
+
+
+async def open_sqlite(location: str, synchronous: Synchronous = "FULL") -> SqliteStore:
+    """Open `location` (a path or `:memory:`), making and upgrading the file as needed.
+
+    Raises StoreUnusable, naming the file, when it cannot be used; never falls back to another place.
+    """
+    if location != MEMORY:
+        location = str(Path(location).expanduser().absolute())
+        await anyio.to_thread.run_sync(_prepare, location)
+    store = SqliteStore(location, synchronous)
+    try:
+        await store.connect()
+    except sqlite3.Error as error:
+        raise StoreUnusable(f"{location} cannot be opened: {error}.", _HINT) from error
+    return store
+
+
+_HINT = "Check the path, its permissions and that the file is a CKS database; or set CKS_MCP_DB_PATH."
+
+
+def _prepare(location: str) -> None:
+    path = Path(location)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        conn = sqlite3.connect(location, isolation_level=None, timeout=TURN_WAIT_S)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnusable(f"{location} cannot be opened: {error}.", _HINT) from error
+    try:
+        _to_wal(conn)
+        upgrade(conn, location)
+    except sqlite3.Error as error:
+        raise StoreUnusable(f"{location} cannot be used: {error}.", _HINT) from error
+    finally:
+        conn.close()
+
+
+def _to_wal(conn: sqlite3.Connection) -> None:
+    # switching to WAL does not wait for other openers through the busy handler
+    deadline = time.monotonic() + TURN_WAIT_S
+    while True:
+        try:
+            conn.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def boot_clock() -> LeaseClock:
+    """Milliseconds since this machine's boot and the boot's id: a clock no one can set."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    else:
+        now_ms = time.monotonic_ns() // 1_000_000
+    return LeaseClock(now_ms, _boot_id())
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        # the wall-clock time of boot, coarse enough not to move with small clock corrections
+        return f"boot-{round((time.time() - time.monotonic()) / 600)}"
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translated(error: sqlite3.Error) -> CksError:
+    """The error of the tree that says what a caller can do about a database error."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFull("The disk that holds the database is full.", "Free some space and try again; nothing was lost.")
+    if code == sqlite3.SQLITE_IOERR:
+        return StoreFull(
+            f"The database could not be read or written ({error}).",
+            "Check the disk's space and health and try again; what was acknowledged is kept.",
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return DamagedBlob(
+            f"The database file is damaged ({error}).",
+            "Run `cks-mcp check`; restore the file from a copy or another replica.",
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreBusy("The database was locked by another writer for too long.", "Try again.")
+    return InternalError(f"The database refused a statement ({error}).", "Report this with the log.")
