@@ -1,0 +1,87 @@
+"""Statements for blobs and versions: content-addressed rows, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from cks_runtime.model.canon import Hash
+from cks_runtime.model.errors import DamagedBlob, VersionNotFound
+from cks_runtime.model.history import Ancestry, Version, version_from_blob
+from cks_runtime.store.ports import Reader, Row, Unit
+
+BATCH = 500
+
+Kind = Literal["node", "object"]
+
+
+async def put_blobs(unit: Unit, blobs: Iterable[tuple[Hash, Kind, bytes]]) -> None:
+    """Store what is not there yet."""
+    await unit.execute_many(
+        "INSERT INTO blobs (hash, kind, data) VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING", blobs
+    )
+
+
+async def get_blobs(reader: Reader, hashes: Sequence[Hash]) -> dict[Hash, bytes]:
+    """The blobs of these hashes, unchecked: whoever parses a blob compares its hash. Raises DamagedBlob for a missing one."""
+    rows = await _where_in(reader, "SELECT hash, data FROM blobs WHERE hash IN", hashes)
+    found = {bytes(key): bytes(data) for key, data in rows}
+    for wanted in hashes:
+        if wanted not in found:
+            raise DamagedBlob(
+                f"Blob {wanted.hex()} is missing from the database.",
+                "Run `cks-mcp check`; restore the file from a copy or another replica.",
+                blob=wanted.hex(),
+            )
+    return found
+
+
+async def put_version(unit: Unit, version: Version, generation: int) -> None:
+    """Store a version with its generation; finding it there already is fine."""
+    await unit.execute(
+        "INSERT INTO versions (id, generation, parents, data) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+        version.id,
+        generation,
+        b"".join(version.parents),
+        version.blob(),
+    )
+
+
+async def get_version(reader: Reader, version_id: Hash) -> Version:
+    """One version, checked against its id. Raises VersionNotFound."""
+    rows = await reader.fetch("SELECT data FROM versions WHERE id = ?", version_id)
+    if not rows:
+        raise VersionNotFound(
+            f"There is no version {version_id.hex()}.", "Use list_versions to see a session's versions."
+        )
+    return version_from_blob(bytes(rows[0][0]), version_id)
+
+
+async def get_versions(reader: Reader, version_ids: Sequence[Hash]) -> dict[Hash, Version]:
+    """The versions of these ids that exist."""
+    rows = await _where_in(reader, "SELECT id, data FROM versions WHERE id IN", version_ids)
+    return {bytes(key): version_from_blob(bytes(data), bytes(key)) for key, data in rows}
+
+
+async def get_ancestry(reader: Reader, version_ids: Sequence[Hash]) -> dict[Hash, Ancestry]:
+    """Parents and generation of these versions."""
+    rows = await _where_in(reader, "SELECT id, generation, parents FROM versions WHERE id IN", version_ids)
+    return {bytes(key): Ancestry(_split(bytes(parents)), generation) for key, generation, parents in rows}
+
+
+async def versions_between(reader: Reader, low: Hash, high: Hash, limit: int) -> list[Hash]:
+    """Ids from `low` to `high` inclusive, at most `limit`: how a prefix is looked up."""
+    rows = await reader.fetch("SELECT id FROM versions WHERE id BETWEEN ? AND ? LIMIT ?", low, high, limit)
+    return [bytes(row[0]) for row in rows]
+
+
+def _split(parents: bytes) -> tuple[Hash, ...]:
+    return tuple(parents[at : at + 32] for at in range(0, len(parents), 32))
+
+
+async def _where_in(reader: Reader, sql: str, keys: Sequence[Hash]) -> list[Row]:
+    rows: list[Row] = []
+    for start in range(0, len(keys), BATCH):
+        batch = keys[start : start + BATCH]
+        rows += await reader.fetch(f"{sql} ({','.join('?' * len(batch))})", *batch)
+    return rows

@@ -1,0 +1,189 @@
+"""Statements for conflict records and the claims they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from cks_runtime.model.canon import Hash, Json
+from cks_runtime.store.ports import Reader, Row, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """A conflict record; `body` holds what its kind shows (diagnostics, object ids, heads).
+
+    `notice_no` is the journal number of the event that raised it last: the order of the queue.
+    """
+
+    record_id: str
+    kind: str
+    session_id: str
+    state: str
+    occurrence: int
+    notice_no: int
+    detected_at_ms: int
+    updated_at_ms: int
+    version_id: str
+    body: dict[str, Json]
+    drained_at_ms: int | None
+    closed_at_ms: int | None
+    closed_how: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """One claim of a record, at the `anchor` in the graph where it can change."""
+
+    claim: Hash
+    kind: str
+    session_id: str
+    anchor: str
+    record_id: str
+    state: str
+    body: dict[str, Json]
+
+
+_RECORD = (
+    "record_id, kind, session_id, state, occurrence, notice_no, detected_at_ms, updated_at_ms, version_id, body,"
+    " drained_at_ms, closed_at_ms, closed_how"
+)
+_CLAIM = "claim, kind, session_id, anchor, record_id, state, body"
+
+
+def _record(row: Row) -> RecordRow:
+    return RecordRow(*row[:9], orjson.loads(row[9]), *row[10:])
+
+
+def _claim(row: Row) -> ClaimRow:
+    return ClaimRow(bytes(row[0]), *row[1:6], orjson.loads(row[6]))
+
+
+def _text(body: dict[str, Json]) -> str:
+    return orjson.dumps(body).decode()
+
+
+async def get_record(reader: Reader, record_id: str) -> RecordRow | None:
+    """The record, or None."""
+    rows = await reader.fetch(f"SELECT {_RECORD} FROM conflicts WHERE record_id = ?", record_id)
+    return _record(rows[0]) if rows else None
+
+
+async def page_records(
+    reader: Reader, kind: str, state: str, session_id: str | None, after: int, limit: int
+) -> list[RecordRow]:
+    """Records by notice number after `after`. `state`: `queued` (open, not drained), `open` or `closed`."""
+    where = ["kind = ?", "notice_no > ?", "state = 'closed'" if state == "closed" else "state = 'open'"]
+    params: list[object] = [kind, after]
+    if state == "queued":
+        where.append("drained_at_ms IS NULL")
+    if session_id is not None:
+        where.append("session_id = ?")
+        params.append(session_id)
+    rows = await reader.fetch(
+        f"SELECT {_RECORD} FROM conflicts WHERE {' AND '.join(where)} ORDER BY notice_no LIMIT ?", *params, limit
+    )
+    return [_record(row) for row in rows]
+
+
+async def session_records(reader: Reader, session_id: str, limit: int) -> list[RecordRow]:
+    """Open records of one session, of every kind."""
+    rows = await reader.fetch(
+        f"SELECT {_RECORD} FROM conflicts WHERE session_id = ? AND state = 'open' ORDER BY notice_no LIMIT ?",
+        session_id,
+        limit,
+    )
+    return [_record(row) for row in rows]
+
+
+async def count_queued(reader: Reader, kind: str, session_id: str | None = None) -> tuple[int, int | None]:
+    """How many notices wait, and when the oldest was detected."""
+    where, params = "", [kind]
+    if session_id is not None:
+        where, params = " AND session_id = ?", [kind, session_id]
+    rows = await reader.fetch(
+        "SELECT count(*), min(detected_at_ms) FROM conflicts"
+        f" WHERE kind = ? AND drained_at_ms IS NULL AND state = 'open'{where}",
+        *params,
+    )
+    return int(rows[0][0]), rows[0][1]
+
+
+async def count_open(reader: Reader) -> dict[str, int]:
+    """Open records by kind."""
+    rows = await reader.fetch("SELECT kind, count(*) FROM conflicts WHERE state = 'open' GROUP BY kind")
+    return {kind: int(count) for kind, count in rows}
+
+
+async def drain_records(unit: Unit, record_ids: Sequence[str], at_ms: int) -> list[RecordRow]:
+    """Take these notices off the queue; only those nobody took first come back."""
+    rows = await unit.fetch(
+        "UPDATE conflicts SET drained_at_ms = ? WHERE drained_at_ms IS NULL AND state = 'open'"
+        f" AND record_id IN ({','.join('?' * len(record_ids))}) RETURNING {_RECORD}",
+        at_ms,
+        *record_ids,
+    )
+    return sorted((_record(row) for row in rows), key=lambda record: record.notice_no)
+
+
+async def put_record(unit: Unit, record: RecordRow) -> None:
+    """Store a record, or open a closed one again with these values and a new notice."""
+    await unit.execute(
+        f"INSERT INTO conflicts ({_RECORD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (record_id) DO UPDATE SET state = excluded.state, occurrence = excluded.occurrence,"
+        " notice_no = excluded.notice_no, detected_at_ms = excluded.detected_at_ms,"
+        " updated_at_ms = excluded.updated_at_ms, version_id = excluded.version_id, body = excluded.body,"
+        " drained_at_ms = excluded.drained_at_ms, closed_at_ms = excluded.closed_at_ms,"
+        " closed_how = excluded.closed_how",
+        record.record_id,
+        record.kind,
+        record.session_id,
+        record.state,
+        record.occurrence,
+        record.notice_no,
+        record.detected_at_ms,
+        record.updated_at_ms,
+        record.version_id,
+        _text(record.body),
+        record.drained_at_ms,
+        record.closed_at_ms,
+        record.closed_how,
+    )
+
+
+async def open_claims(reader: Reader, kind: str, session_id: str, anchors: Sequence[str] | None) -> list[ClaimRow]:
+    """Open claims of one kind in a session: at these anchors, or all of them."""
+    if anchors is None:
+        rows = await reader.fetch(
+            f"SELECT {_CLAIM} FROM claims WHERE kind = ? AND session_id = ? AND state = 'open'", kind, session_id
+        )
+        return [_claim(row) for row in rows]
+    found: list[ClaimRow] = []
+    for start in range(0, len(anchors), 500):
+        batch = anchors[start : start + 500]
+        rows = await reader.fetch(
+            f"SELECT {_CLAIM} FROM claims WHERE kind = ? AND session_id = ? AND state = 'open'"
+            f" AND anchor IN ({','.join('?' * len(batch))})",
+            kind,
+            session_id,
+            *batch,
+        )
+        found += [_claim(row) for row in rows]
+    return found
+
+
+async def record_claims(reader: Reader, record_id: str) -> list[ClaimRow]:
+    """Every claim that belongs to a record, open and closed."""
+    rows = await reader.fetch(f"SELECT {_CLAIM} FROM claims WHERE record_id = ?", record_id)
+    return [_claim(row) for row in rows]
+
+
+async def put_claims(unit: Unit, claims: Sequence[ClaimRow]) -> None:
+    """Store claims, or move known ones to their new record, state and body."""
+    await unit.execute_many(
+        f"INSERT INTO claims ({_CLAIM}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (claim) DO UPDATE SET"
+        " record_id = excluded.record_id, state = excluded.state, body = excluded.body",
+        [(c.claim, c.kind, c.session_id, c.anchor, c.record_id, c.state, _text(c.body)) for c in claims],
+    )
