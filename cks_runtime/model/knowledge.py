@@ -1,0 +1,344 @@
+"""The knowledge format: objects with identity and structure, read strictly and written canonically."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from cks_runtime.model.canon import Hash, Json, NotCanonical, canonical, digest, normalize
+from cks_runtime.model.diagnostics import FORMAT, UNIQUE_IDENTITY, Diagnostic, error, quoted
+from cks_runtime.model.errors import DamagedBlob, InvalidKnowledge, InvalidParameter, TooLarge
+
+FORMAT_VERSION: Final = "1.0"
+NAME_LENGTH_MAX: Final = 512
+PROBLEMS_MAX: Final = 100
+FOREIGN_PREFIX: Final = "_cks_"
+SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+IDENTITY_KEYS: Final = ("id", "type", "name")
+
+# Integers of 16 digits and more may be doubles, which orjson reads as int.
+_DIGITS_AS_ZERO: Final = bytes(ord("0") if chr(byte) in "123456789" else byte for byte in range(256))
+_LONG_INTEGER: Final = b"0" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes that a caller may not exceed; `depth` counts from the structure, which is level 1."""
+
+    request_bytes: int = 5_000_000
+    objects: int = 100_000
+    object_bytes: int = 262_144
+    depth: int = 100
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KObject:
+    """An object of the graph, immutable and named by `hash`; equal hash is equal content.
+
+    `structure` is normalized JSON that nobody may change; `size` is the length of `blob()` in bytes.
+    """
+
+    id: str
+    type: str
+    name: str
+    structure: Mapping[str, Json]
+    hash: Hash
+    size: int
+
+    def __eq__(self, other: object) -> bool:
+        return self.hash == other.hash if isinstance(other, KObject) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    @property
+    def is_relation(self) -> bool:
+        """Whether the object joins others."""
+        return "participants" in self.structure
+
+    def as_json(self) -> dict[str, Json]:
+        """`{"identity": {…}, "structure": {…}}`; the structure is this object's own, not a copy."""
+        return _as_json(self.id, self.type, self.name, self.structure)
+
+    def blob(self) -> bytes:
+        """The canonical bytes that `hash` names."""
+        return canonical(self.as_json())
+
+
+def _as_json(id: str, type: str, name: str, structure: Mapping[str, Json]) -> dict[str, Json]:
+    plain = structure if isinstance(structure, dict) else dict(structure)
+    return {"identity": {"id": id, "type": type, "name": name}, "structure": plain}
+
+
+def check_session_id(text: object) -> str:
+    """`text` if it can name a session. Raises InvalidParameter."""
+    if isinstance(text, str) and SESSION_ID.fullmatch(text):
+        return text
+    raise InvalidParameter(
+        f"session_id {quoted(text)} is not a session id",
+        "Use 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or a digit.",
+        argument="session_id",
+    )
+
+
+# ---- reading
+
+
+def make_object(
+    id: object,
+    type: object,
+    name: object,
+    structure: object,
+    limits: Limits = DEFAULT_LIMITS,
+    where: str = "",
+) -> KObject:
+    """A checked object. Raises InvalidKnowledge with every problem found, or TooLarge."""
+    problems: list[Diagnostic] = []
+    made = _make({"id": id, "type": type, "name": name}, structure, limits, where, problems)
+    return _made_or_raise(made, problems)
+
+
+def object_from_json(value: object, limits: Limits = DEFAULT_LIMITS, where: str = "") -> KObject:
+    """The object of `{"identity": {…}, "structure": {…}}`. Raises InvalidKnowledge or TooLarge."""
+    problems: list[Diagnostic] = []
+    return _made_or_raise(_read(value, limits, where, problems), problems)
+
+
+def parse_knowledge(value: object, limits: Limits = DEFAULT_LIMITS) -> list[KObject]:
+    """The objects of a knowledge document, in its order.
+
+    Raises InvalidKnowledge with the first 100 problems, or TooLarge. Whether participants exist is not
+    checked here, since they may stand in the graph that the objects are added to.
+    """
+    problems: list[Diagnostic] = []
+    entries = _entries(value, problems)
+    if len(entries) > limits.objects:
+        raise TooLarge(
+            f"the knowledge has {len(entries)} objects; at most {limits.objects} are allowed",
+            "Split it, or raise CKS_MAX_OBJECTS.",
+            objects=len(entries),
+            objects_max=limits.objects,
+        )
+    objects: list[KObject] = []
+    first: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        made = _read(entry, limits, f"objects[{index}]", problems)
+        if made is not None:
+            earlier = first.setdefault(made.id, index)
+            if earlier != index:
+                text = f"the id {quoted(made.id)} of objects[{index}] is that of objects[{earlier}] already"
+                problems.append(error(UNIQUE_IDENTITY, made.id, f"{text}; ids are unique"))
+            objects.append(made)
+        if len(problems) >= PROBLEMS_MAX:
+            break
+    if problems:
+        raise _invalid(problems)
+    return objects
+
+
+def _entries(value: object, problems: list[Diagnostic]) -> list[object]:
+    """The list under `objects`; what is wrong around it goes to `problems`."""
+    if not isinstance(value, Mapping):
+        text = f"the knowledge is {quoted(value)}; it must be an object with the key 'objects'"
+        problems.append(error(FORMAT, "$", text))
+        return []
+    for key in value:
+        known = isinstance(key, str) and (key in ("version", "objects") or key.startswith(FOREIGN_PREFIX))
+        if not known:
+            text = f"unknown key {quoted(key)}; allowed are 'version', 'objects' and keys that begin '_cks_'"
+            problems.append(error(FORMAT, "$", text))
+        if len(problems) >= PROBLEMS_MAX:
+            return []
+    if value.get("version", FORMAT_VERSION) != FORMAT_VERSION:
+        text = f"version is {quoted(value['version'])}; only '{FORMAT_VERSION}' is known"
+        problems.append(error(FORMAT, "version", text))
+    if "objects" not in value:
+        problems.append(error(FORMAT, "objects", "'objects' is missing; it is a list, which may be empty"))
+        return []
+    entries = value["objects"]
+    if not isinstance(entries, list | tuple):
+        problems.append(error(FORMAT, "objects", f"objects is {quoted(entries)}; it must be a list"))
+        return []
+    return list(entries)
+
+
+def _read(value: object, limits: Limits, where: str, problems: list[Diagnostic]) -> KObject | None:
+    place = where or "object"
+    if not isinstance(value, Mapping):
+        text = f"{place} is {quoted(value)}; it must be an object with 'identity' and 'structure'"
+        problems.append(error(FORMAT, place, text))
+        return None
+    location = _location(value.get("identity"), place)
+    before = len(problems)
+    for key in value:
+        if key not in ("identity", "structure"):
+            text = (
+                f"{_named(location, where)}: unknown key {quoted(key)}; allowed are 'identity', 'structure'"
+            )
+            problems.append(error(FORMAT, location, text))
+            if len(problems) >= PROBLEMS_MAX:
+                return None
+    if "identity" not in value:
+        problems.append(error(FORMAT, location, f"{place}: 'identity' is missing"))
+        return None
+    made = _make(value["identity"], value.get("structure", {}), limits, where, problems)
+    return made if len(problems) == before else None
+
+
+def _make(
+    identity: object, structure: object, limits: Limits, where: str, problems: list[Diagnostic]
+) -> KObject | None:
+    location = _location(identity, where or "object")
+    named = _named(location, where)
+    faults = [*_identity_faults(identity), *_structure_faults(structure)]
+    plain: Json = None
+    try:
+        plain = normalize(structure, "structure", limits.depth)
+    except NotCanonical as refused:
+        if isinstance(structure, Mapping):
+            faults.append(str(refused))
+    if faults or not isinstance(plain, dict) or not isinstance(identity, Mapping):
+        problems.extend(error(FORMAT, location, f"{named}: {fault}") for fault in faults)
+        return None
+    id, type, name = (str(identity[key]) for key in IDENTITY_KEYS)
+    data = canonical(_as_json(id, type, name, plain))
+    if len(data) > limits.object_bytes:
+        raise TooLarge(
+            f"{named} has {len(data)} bytes; at most {limits.object_bytes} are allowed",
+            "Split it into several objects or a document, or raise CKS_MAX_OBJECT_BYTES.",
+            object_id=id,
+            bytes=len(data),
+            bytes_max=limits.object_bytes,
+        )
+    return KObject(id, type, name, plain, digest(data), len(data))
+
+
+def _identity_faults(identity: object) -> Iterable[str]:
+    if not isinstance(identity, Mapping):
+        yield f"identity is {quoted(identity)}; it must be an object with 'id', 'type' and 'name'"
+        return
+    unknown = [key for key in identity if key not in IDENTITY_KEYS]
+    if unknown:
+        yield f"identity has the unknown key {quoted(unknown[0])}; it has exactly 'id', 'type' and 'name'"
+    for key in IDENTITY_KEYS:
+        if key not in identity:
+            yield f"identity.{key} is missing"
+            continue
+        value = identity[key]
+        if not isinstance(value, str) or not 0 < len(value) <= NAME_LENGTH_MAX:
+            length = f" of {len(value)} characters" if isinstance(value, str) and value else ""
+            allowed = f"a non-empty string of at most {NAME_LENGTH_MAX} characters"
+            yield f"identity.{key} is {quoted(value)}{length}; it must be {allowed}"
+        elif (fault := _text_fault(value, f"identity.{key}")) is not None:
+            yield fault
+
+
+def _text_fault(value: str, where: str) -> str | None:
+    try:
+        normalize(value, where)
+    except NotCanonical as refused:
+        return str(refused)
+    return None
+
+
+def _structure_faults(structure: object) -> Iterable[str]:
+    if not isinstance(structure, Mapping):
+        yield f"structure is {quoted(structure)}; it must be an object"
+        return
+    joined = "participants" in structure
+    if joined != ("relation_type" in structure):
+        has, lacks = ("participants", "relation_type") if joined else ("relation_type", "participants")
+        yield f"structure has {has!r} but not {lacks!r}; a relation has both, any other object neither"
+    if joined:
+        yield from _participant_faults(structure["participants"])
+    if "relation_type" in structure:
+        relation_type = structure["relation_type"]
+        if not isinstance(relation_type, str) or not relation_type:
+            yield f"structure.relation_type is {quoted(relation_type)}; it must be a non-empty string"
+
+
+def _participant_faults(participants: object) -> Iterable[str]:
+    if not isinstance(participants, list | tuple):
+        yield f"structure.participants is {quoted(participants)}; it must be a list of two or more object ids"
+        return
+    if len(participants) < 2:
+        yield f"structure.participants has {len(participants)} id(s); a relation has two or more"
+    for index, participant in enumerate(participants):
+        if not isinstance(participant, str) or not participant:
+            yield f"structure.participants[{index}] is {quoted(participant)}; it must be an object id"
+            return
+
+
+def _location(identity: object, place: str) -> str:
+    """The object's id where it can be named by it, else its place in the input."""
+    id = identity.get("id") if isinstance(identity, Mapping) else None
+    usable = isinstance(id, str) and 0 < len(id) <= NAME_LENGTH_MAX and _text_fault(id, "id") is None
+    return str(id) if usable else place
+
+
+def _named(location: str, where: str) -> str:
+    if location == (where or "object"):
+        return location
+    return f"object {quoted(location)}" + (f" ({where})" if where else "")
+
+
+def _made_or_raise(made: KObject | None, problems: list[Diagnostic]) -> KObject:
+    if made is None or problems:
+        raise _invalid(problems)
+    return made
+
+
+def _invalid(problems: list[Diagnostic]) -> InvalidKnowledge:
+    kept = problems[:PROBLEMS_MAX]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return InvalidKnowledge(
+        problems[0].message + more,
+        "Fix what the diagnostics name and send it again.",
+        diagnostics=[problem.as_json() for problem in kept],
+    )
+
+
+# ---- stored form
+
+
+def object_from_blob(data: bytes, expected: Hash) -> KObject:
+    """The object that `expected` names, from its canonical bytes. Raises DamagedBlob."""
+    if digest(data) != expected:
+        raise DamagedBlob(
+            f"the stored bytes of object {expected.hex()} do not match their hash",
+            "Restore it from a replica or a copy of the database.",
+            object_hash=expected.hex(),
+        )
+    try:
+        value = orjson.loads(data)
+        if _LONG_INTEGER in data.translate(_DIGITS_AS_ZERO):
+            value = normalize(value, depth_max=200)
+        identity = value["identity"]
+        return KObject(
+            identity["id"], identity["type"], identity["name"], value["structure"], expected, len(data)
+        )
+    except (ValueError, KeyError, TypeError) as problem:
+        raise DamagedBlob(
+            f"the stored bytes of {expected.hex()} are not an object: {problem}",
+            "Restore it from a replica or a copy of the database.",
+            object_hash=expected.hex(),
+        ) from problem
+
+
+def dump_knowledge(objects: Iterable[KObject]) -> dict[str, Json]:
+    """The knowledge document of these objects, sorted by id (in code point order)."""
+    ordered = sorted(objects, key=lambda obj: obj.id)
+    return {"version": FORMAT_VERSION, "objects": [obj.as_json() for obj in ordered]}
+
+
+def dump_bytes(objects: Iterable[KObject]) -> bytes:
+    """The canonical bytes of `dump_knowledge`: the same objects always give the same bytes."""
+    ordered = sorted(objects, key=lambda obj: obj.id)
+    return b'{"objects":[' + b",".join(obj.blob() for obj in ordered) + b'],"version":"1.0"}'
