@@ -7,17 +7,19 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Union
+from typing import Any, Final, Union
 
 import orjson
+
+from cks_runtime.model import numbers
+from cks_runtime.model.diagnostics import quoted
+from cks_runtime.model.numbers import NumberRefused
 
 Hash = bytes
 Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]  # noqa: UP007 - recursive
 
-INTEGER_LIMIT: Final = 2**53
-"""Integers below this (in magnitude) stay `int`; whole numbers from here on are doubles."""
-
-_DEPTH_WRITTEN_MAX: Final = 200
+_DEPTH_WRITTEN_MAX: Final = 254  # orjson's own limit, so that both ways of writing refuse alike
+_TOO_DEEP: Final = "nested too deep"
 _FAST: Final = (
     orjson.OPT_SORT_KEYS
     | orjson.OPT_STRICT_INTEGER
@@ -26,10 +28,9 @@ _FAST: Final = (
     | orjson.OPT_PASSTHROUGH_DATACLASS
 )
 _DIGITS_AS_ZERO: Final = bytes(ord("0") if chr(byte) in "123456789" else byte for byte in range(256))
-_RISKY_FLOAT: Final = re.compile(rb"(?:^|[:,\[])-?[0-9]+(?:\.0(?![0-9])|(?:\.[0-9]+)?e)")
-_PLANE_0_TOP: Final = re.compile(rb"[\xee\xef]")
-_PLANE_1_UP: Final = re.compile(rb"[\xf0-\xf4]")
-_NUMBER: Final = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([-+]?[0-9]+))?")
+_DOUBLE_OF_ORJSON: Final = re.compile(rb"(?:^|[:,\[])-?[0-9]+(?:\.0(?![0-9])|(?:\.[0-9]+)?e)")
+_FROM_E000_TO_FFFF: Final = re.compile(rb"[\xee\xef]")
+_ABOVE_FFFF: Final = re.compile(rb"[\xf0-\xf4]")
 
 
 class NotCanonical(ValueError):
@@ -49,6 +50,21 @@ class _Refused(Exception):
         self.reason = reason
         self.keys: list[str | int] = []
 
+    def at(self, where: str, depth_max: int) -> NotCanonical:
+        """The refusal with its place; of a path too long to read the middle is left out."""
+        keys = self.keys[::-1]
+        steps = [_step(key) for key in keys]
+        if len(steps) > 12:
+            steps[6:-6] = ["…"]
+        deep = f"nested deeper than {depth_max} levels"
+        return NotCanonical(where + "".join(steps), deep if self.reason == _TOO_DEEP else self.reason)
+
+
+def _step(key: str | int) -> str:
+    if isinstance(key, str) and key.isidentifier() and len(key) <= 60:
+        return f".{key}"
+    return f"[{quoted(key)}]"
+
 
 class _Unreadable:
     """Stands where the parser met what it must refuse, until `normalize` gets there and knows the place."""
@@ -57,128 +73,6 @@ class _Unreadable:
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-
-
-# ---- messages
-
-
-def shown(value: object, limit: int = 60) -> str:
-    """`value` as an error message shows it: one short line of valid Unicode, whatever the value is."""
-    if isinstance(value, str):
-        text = value if len(value) <= limit else value[:limit] + "…"
-        return json.dumps(text.encode("utf-8", "backslashreplace").decode(), ensure_ascii=False)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int):
-        return str(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return f"an object of {len(value)} key(s)"
-    if isinstance(value, list | tuple):
-        return f"a list of {len(value)} item(s)"
-    return f"a value of type {type(value).__name__}"
-
-
-def _path(where: str, keys: Sequence[str | int]) -> str:
-    parts = [where]
-    for key in keys if len(keys) <= 12 else [*keys[:6], *keys[-6:]]:
-        if isinstance(key, int):
-            parts.append(f"[{key}]")
-        elif key.isidentifier() and len(key) <= 60:
-            parts.append(f".{key}")
-        else:
-            parts.append(f"[{shown(key)}]")
-    return "".join(parts)
-
-
-# ---- numbers
-
-
-def number_text(x: int | float) -> str:
-    """The number as RFC 8785 prints it, which is ECMAScript's Number::toString.
-
-    Raises NotCanonical for NaN, infinities and integers that a double does not hold exactly.
-    """
-    if isinstance(x, int) and not isinstance(x, bool) and -INTEGER_LIMIT < x < INTEGER_LIMIT:
-        return str(int(x))
-    try:
-        return _double_text(_number(x))
-    except _Refused as refused:
-        raise NotCanonical("$", refused.reason) from None
-
-
-def _double_text(x: int | float) -> str:
-    """ECMA-262 Number::toString of a finite number; `repr` yields the same shortest digits, laid out anew."""
-    if x == 0:
-        return "0"
-    sign, digits, exponent = _decimal(repr(x))
-    count = len(digits)
-    point = count + exponent
-    if count <= point <= 21:
-        return sign + digits + "0" * (point - count)
-    if 0 < point <= 21:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    fraction = f".{digits[1:]}" if count > 1 else ""
-    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
-
-
-def _decimal(text: str) -> tuple[str, str, int]:
-    """Sign, significant digits and power of ten of a written number; zero is `("", "", 0)`."""
-    match = _NUMBER.fullmatch(text)
-    if match is None:
-        raise _Refused(f"{shown(text)} is not a number")
-    whole, fraction, power = match.group(1), match.group(2) or "", match.group(3) or "0"
-    digits = (whole + fraction).lstrip("0")
-    if not digits:
-        return "", "", 0
-    stripped = digits.rstrip("0")
-    if len(power.lstrip("+-0")) > 18:
-        raise _Refused(f"the number {shown(text)} is outside the range of a double")
-    exponent = int(power) - len(fraction) + len(digits) - len(stripped)
-    return ("-" if text.startswith("-") else ""), stripped, exponent
-
-
-def _number(x: int | float) -> int | float:
-    """The one spelling of a number inside: whole ones below 2**53 are `int`, all others `float`."""
-    if isinstance(x, bool):
-        raise _Refused(f"{shown(x)} is not a number")
-    if isinstance(x, float):
-        if x != x or x in (float("inf"), float("-inf")):
-            raise _Refused(f"{x} is not a JSON number; only finite numbers are allowed")
-        return int(x) if x.is_integer() and -INTEGER_LIMIT < x < INTEGER_LIMIT else float(x)
-    if -INTEGER_LIMIT < x < INTEGER_LIMIT:
-        return int(x)
-    try:
-        double = float(x)
-    except OverflowError:
-        raise _Refused(f"{shown(x)} is outside the range of a double") from None
-    _, digits, exponent = _decimal(repr(double))
-    if int(digits) * 10**exponent != abs(x):
-        raise _Refused(f"{shown(x)} is not exactly a double; write it as a string")
-    return double
-
-
-def _written_number(text: str) -> int | float | _Unreadable:
-    """The double that `text` spells, unless RFC 8785 would print that double as another decimal value."""
-    try:
-        sign, digits, exponent = _decimal(text)
-        if not digits:
-            return 0
-        if not -400 < len(digits) + exponent < 400:
-            raise _Refused(f"the number {shown(text)} is outside the range of a double")
-        double = float(f"{sign}{digits}e{exponent}") if len(digits) <= 17 else 0.0
-        if (
-            double == 0
-            or double in (float("inf"), float("-inf"))
-            or _decimal(repr(double)) != (sign, digits, exponent)
-        ):
-            raise _Refused(f"the number {shown(text)} is not exactly a double; write it as a string")
-        return _number(double)
-    except _Refused as refused:
-        return _Unreadable(refused.reason)
 
 
 # ---- checked values
@@ -194,7 +88,7 @@ def normalize(value: object, where: str = "$", depth_max: int = 100) -> Json:
     try:
         return _normal(value, depth_max)
     except _Refused as refused:
-        raise NotCanonical(_path(where, refused.keys[::-1]), refused.reason) from None
+        raise refused.at(where, depth_max) from None
 
 
 def _normal(value: object, levels: int) -> Json:
@@ -203,10 +97,14 @@ def _normal(value: object, levels: int) -> Json:
         return known(value, levels)
     if isinstance(value, _Unreadable):
         raise _Refused(value.reason)
-    for kind, handler in _NORMAL_BASES:
+    for kind, handler in _NORMAL_OF_SUBCLASS:
         if isinstance(value, kind):
             return handler(value, levels)
-    raise _Refused(f"{shown(value)} is not JSON")
+    raise _Refused(f"{quoted(value)} is not JSON")
+
+
+def _same(value: Any, levels: int) -> Json:
+    return value  # type: ignore[no-any-return]
 
 
 def _normal_text(value: str, levels: int) -> str:
@@ -214,16 +112,25 @@ def _normal_text(value: str, levels: int) -> str:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            code = ord(value[error.start])
+            code = f"U+{ord(value[error.start]):04X}"
             raise _Refused(
-                f"{shown(value)} has the lone surrogate U+{code:04X}; only valid Unicode is allowed"
+                f"{quoted(value)} has the lone surrogate {code}; it must be valid Unicode"
             ) from None
     return value if type(value) is str else str.__str__(value)
 
 
+def _normal_number(value: int | float, levels: int) -> int | float:
+    try:
+        if isinstance(value, float):
+            return numbers.normal_float(value)
+        return numbers.normal_int(operator.index(value))
+    except NumberRefused as refused:
+        raise _Refused(str(refused)) from None
+
+
 def _normal_list(value: Sequence[object], levels: int) -> list[Json]:
     if levels < 1:
-        raise _Refused("nested deeper than allowed")
+        raise _Refused(_TOO_DEEP)
     out: list[Json] = []
     try:
         for item in value:
@@ -236,12 +143,10 @@ def _normal_list(value: Sequence[object], levels: int) -> list[Json]:
 
 def _normal_object(value: Mapping[object, object], levels: int) -> dict[str, Json]:
     if levels < 1:
-        raise _Refused("nested deeper than allowed")
+        raise _Refused(_TOO_DEEP)
     out: dict[str, Json] = {}
     for key, item in value.items():
-        if not isinstance(key, str):
-            raise _Refused(f"the key {shown(key)} is not a string; only strings are allowed as keys")
-        name = _normal_text(key, levels)
+        name = _normal_key(key)
         try:
             out[name] = _normal(item, levels - 1)
         except _Refused as refused:
@@ -250,21 +155,29 @@ def _normal_object(value: Mapping[object, object], levels: int) -> dict[str, Jso
     return out
 
 
-_Handler = Callable[..., Json]
-_NORMAL: Final[dict[type, _Handler]] = {
+def _normal_key(key: object) -> str:
+    if type(key) is str and key.isascii():
+        return key
+    if isinstance(key, str):
+        return _normal_text(key, 0)
+    raise _Refused(f"the key {quoted(key)} is not a string; keys must be strings")
+
+
+_Handler = Callable[[Any, int], Json]
+_NORMAL: Final[Mapping[type, _Handler]] = {
     str: _normal_text,
-    int: lambda value, levels: _number(value),
-    float: lambda value, levels: _number(value),
-    bool: lambda value, levels: value,
-    type(None): lambda value, levels: value,
+    int: _normal_number,
+    float: _normal_number,
+    bool: _same,
+    type(None): _same,
     dict: _normal_object,
     list: _normal_list,
     tuple: _normal_list,
 }
-_NORMAL_BASES: Final[tuple[tuple[type, _Handler], ...]] = (
+_NORMAL_OF_SUBCLASS: Final[Sequence[tuple[type, _Handler]]] = (
     (str, _normal_text),
-    (int, lambda value, levels: _number(operator.index(value))),
-    (float, lambda value, levels: _number(float.__float__(value))),
+    (int, _normal_number),
+    (float, _normal_number),
     (Mapping, _normal_object),
     (list, _normal_list),
     (tuple, _normal_list),
@@ -279,12 +192,10 @@ def parse_exact(text: str | bytes, depth_max: int = 128) -> Json:
     """
     try:
         value = json.loads(
-            text.decode("utf-8") if isinstance(text, bytes) else text,
-            parse_int=_written_number,
-            parse_float=_written_number,
-            parse_constant=lambda name: _Unreadable(
-                f"{name} is not a JSON number; only finite numbers are allowed"
-            ),
+            text.decode() if isinstance(text, bytes) else text,
+            parse_int=_parsed_number,
+            parse_float=_parsed_number,
+            parse_constant=lambda name: _Unreadable(f"{name} is not a JSON number; it must be finite"),
             object_pairs_hook=_distinct,
         )
     except UnicodeDecodeError as error:
@@ -296,20 +207,40 @@ def parse_exact(text: str | bytes, depth_max: int = 128) -> Json:
     return normalize(value, depth_max=depth_max)
 
 
+def _parsed_number(text: str) -> int | float | _Unreadable:
+    try:
+        return numbers.written_number(text)
+    except NumberRefused as refused:
+        return _Unreadable(str(refused))
+
+
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object] | _Unreadable:
-    out = dict(pairs)
-    if len(out) == len(pairs):
-        return out
-    seen: set[str] = set()
-    twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-    return _Unreadable(f"the key {shown(twice)} is given twice")
+    out: dict[str, object] = {}
+    for key, value in pairs:
+        if key in out:
+            return _Unreadable(f"the key {quoted(key)} is given twice")
+        out[key] = value
+    return out
 
 
 # ---- bytes
 
 
+def number_text(x: int | float) -> str:
+    """The number as RFC 8785 prints it, which is ECMAScript's Number::toString.
+
+    Raises NotCanonical for NaN, infinities, integers that are not exactly a double, and booleans.
+    """
+    if isinstance(x, bool):
+        raise NotCanonical("$", f"{quoted(x)} is not a number")
+    try:
+        return numbers.double_text(_normal_number(x, 0))
+    except _Refused as refused:
+        raise refused.at("$", 0) from None
+
+
 def canonical(value: Json) -> bytes:
-    """RFC 8785 bytes of a value made of JSON's types (as `normalize` returns it).
+    """RFC 8785 bytes of a value made of JSON's types.
 
     Raises NotCanonical for what has no canonical form: NaN, infinities, lone surrogates, inexact integers.
     """
@@ -321,14 +252,14 @@ def canonical(value: Json) -> bytes:
 
 
 def _as_the_rfc(data: bytes, value: Json) -> bool:
-    """Whether orjson's bytes are RFC 8785's, where a wrong "no" costs time only.
+    """Whether orjson's bytes are RFC 8785's; a wrong "no" only costs time.
 
     orjson differs in whole doubles (1.0), in exponents (1e16, 1e-6), prints NaN as null, and sorts keys by
     code point, which is another order than UTF-16's only where U+E000..U+FFFF meets a character above them.
     """
-    if (b".0" in data or b"0e" in data.translate(_DIGITS_AS_ZERO)) and _RISKY_FLOAT.search(data):
+    if (b".0" in data or b"0e" in data.translate(_DIGITS_AS_ZERO)) and _DOUBLE_OF_ORJSON.search(data):
         return False
-    if not data.isascii() and _PLANE_1_UP.search(data) and _PLANE_0_TOP.search(data):
+    if not data.isascii() and _ABOVE_FFFF.search(data) and _FROM_E000_TO_FFFF.search(data):
         return False
     return b"null" not in data or bool(orjson.loads(data) == value)
 
@@ -339,28 +270,27 @@ def canonical_slowly(value: Json) -> bytes:
     try:
         _write(value, out, _DEPTH_WRITTEN_MAX)
     except _Refused as refused:
-        raise NotCanonical(_path("$", refused.keys[::-1]), refused.reason) from None
+        raise refused.at("$", _DEPTH_WRITTEN_MAX) from None
     return b"".join(out)
 
 
 def _write(value: object, out: list[bytes], levels: int) -> None:
-    if levels < 0:
-        raise _Refused("nested deeper than allowed")
-    if value is None or isinstance(value, bool):
-        out.append(shown(value).encode())
-    elif isinstance(value, str):
-        out.append(orjson.dumps(_normal_text(value, levels)))
-    elif isinstance(value, int | float):
-        out.append(_double_text(_number(value)).encode())
-    elif isinstance(value, dict):
-        _write_object(value, out, levels)
-    elif isinstance(value, list | tuple):
-        _write_list(value, out, levels)
-    else:
-        raise _Refused(f"{shown(value)} is not JSON")
+    match value:
+        case dict():
+            _write_object(value, out, levels)
+        case list() | tuple():
+            _write_list(value, out, levels)
+        case None | bool() | str():
+            out.append(orjson.dumps(_normal(value, levels)))
+        case int() | float():
+            out.append(numbers.double_text(_normal_number(value, levels)).encode())
+        case _:
+            raise _Refused(f"{quoted(value)} is not JSON")
 
 
 def _write_list(value: Sequence[object], out: list[bytes], levels: int) -> None:
+    if levels < 1:
+        raise _Refused(_TOO_DEEP)
     before = b"["
     for index, item in enumerate(value):
         out.append(before)
@@ -374,13 +304,10 @@ def _write_list(value: Sequence[object], out: list[bytes], levels: int) -> None:
 
 
 def _write_object(value: Mapping[object, object], out: list[bytes], levels: int) -> None:
-    names: list[str] = []
-    for key in value:
-        if not isinstance(key, str):
-            raise _Refused(f"the key {shown(key)} is not a string; only strings are allowed as keys")
-        names.append(_normal_text(key, levels))
+    if levels < 1:
+        raise _Refused(_TOO_DEEP)
     before = b"{"
-    for name in sorted(names, key=lambda text: text.encode("utf-16-be")):
+    for name in sorted(map(_normal_key, value), key=_utf16):
         out.append(before + orjson.dumps(name) + b":")
         before = b","
         try:
@@ -389,6 +316,10 @@ def _write_object(value: Mapping[object, object], out: list[bytes], levels: int)
             refused.keys.append(name)
             raise
     out.append(b"}" if value else b"{}")
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be")
 
 
 def digest(data: bytes) -> Hash:
