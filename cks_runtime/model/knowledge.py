@@ -19,6 +19,7 @@ PROBLEMS_MAX: Final = 100
 FOREIGN_PREFIX: Final = "_cks_"
 SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 IDENTITY_KEYS: Final = ("id", "type", "name")
+RULE_OF_ONE_RELATION_TYPE: Final = "FunctionalRelationRule"
 
 # Integers of 16 digits and more may be doubles, which orjson reads as int.
 _DIGITS_AS_ZERO: Final = bytes(ord("0") if chr(byte) in "123456789" else byte for byte in range(256))
@@ -197,7 +198,8 @@ def _make(
 ) -> KObject | None:
     location = _location(identity, where or "object")
     named = _named(location, where)
-    faults = [*_identity_faults(identity), *_structure_faults(structure)]
+    type_given = identity.get("type") if isinstance(identity, Mapping) else None
+    faults = [*_identity_faults(identity), *_structure_faults(structure, type_given)]
     plain: Json = None
     try:
         plain = normalize(structure, "structure", limits.depth)
@@ -248,12 +250,20 @@ def _text_fault(value: str, where: str) -> str | None:
     return None
 
 
-def _structure_faults(structure: object) -> Iterable[str]:
+def format_faults(obj: KObject) -> Iterable[str]:
+    """What breaks the format in an object that was not made here, as one from another replica may."""
+    yield from _identity_faults(obj.as_json()["identity"])
+    yield from _structure_faults(obj.structure, obj.type)
+
+
+def _structure_faults(structure: object, type: object) -> Iterable[str]:
     if not isinstance(structure, Mapping):
         yield f"structure is {quoted(structure)}; it must be an object"
         return
     joined = "participants" in structure
-    if joined != ("relation_type" in structure):
+    # A rule about relations of one type names that type and joins nothing.
+    ruling = type == RULE_OF_ONE_RELATION_TYPE and not joined
+    if joined != ("relation_type" in structure) and not ruling:
         has, lacks = ("participants", "relation_type") if joined else ("relation_type", "participants")
         yield f"structure has {has!r} but not {lacks!r}; a relation has both, any other object neither"
     if joined:
