@@ -13,7 +13,8 @@ from typing import Final
 
 import orjson
 
-from cks_runtime.model.canon import Hash, Json, canonical, digest, shown
+from cks_runtime.model.canon import Hash, Json, canonical, digest
+from cks_runtime.model.diagnostics import quoted
 from cks_runtime.model.errors import DamagedBlob
 
 LEAF_MAX: Final = 32
@@ -121,13 +122,13 @@ def _children(children: dict[str, object]) -> Children:
     total = 0
     for digit, value in children.items():
         if digit not in _DIGITS:
-            raise ValueError(f"child {shown(digit)} is no hex digit")
+            raise ValueError(f"child {quoted(digit)} is no hex digit")
         match value:
             case [hash, int(count)] if not isinstance(count, bool) and count > 0:
                 result[digit] = (_hash_of(hash), count)
                 total += count
             case _:
-                raise ValueError(f"child {shown(digit)} is not [hash, entries below]")
+                raise ValueError(f"child {quoted(digit)} is not [hash, entries below]")
     if total <= LEAF_MAX:
         raise ValueError(f"a branch of {total} entries")
     if total >= 2**53:

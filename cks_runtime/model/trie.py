@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from cks_runtime.model.canon import Hash, shown
+from cks_runtime.model.canon import Hash
+from cks_runtime.model.diagnostics import quoted
 from cks_runtime.model.nodes import LEAF_MAX, Branch, Children, Leaf, Node, damaged, parse_node
 
 DEPTH_MAX: Final = 64  # a key has this many digits
@@ -272,7 +273,7 @@ def _read(place: _Place, blob: bytes | None) -> Leaf | Children:
         count = node.count
         for id in node.entries:
             if not _key(id).startswith(place.digits):
-                raise damaged(place.hash, f"entry {shown(id)} does not belong under {place.digits!r}")
+                raise damaged(place.hash, f"entry {quoted(id)} does not belong under {place.digits!r}")
     else:
         count = sum(below for _, below in node.values())
         if len(place.digits) >= DEPTH_MAX:
