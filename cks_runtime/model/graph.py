@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from rpds import HashTrieMap, HashTrieSet
 
@@ -18,7 +18,7 @@ from cks_runtime.model.trie import EMPTY_TRIE, REQUEST_MAX, Trie
 Change = tuple[str, KObject | None, KObject | None]
 
 _K = TypeVar("_K", bound=Hashable)
-_Index = HashTrieMap[_K, HashTrieSet[str]]
+_Index: TypeAlias = "HashTrieMap[_K, HashTrieSet[str]]"
 _Reference = tuple[Role, str]
 
 
