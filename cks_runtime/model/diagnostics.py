@@ -31,7 +31,10 @@ _RANK: Final[Mapping[str, int]] = {"ERROR": 0, "WARNING": 1, "INFO": 2}
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `location` is an object id (or a place in the input); `extra` holds the fields of its code."""
+    """One finding. `location` is an object id or a place in the input; `extra` holds the fields of its code.
+
+    Every ERROR about a graph has `object_ids`: the objects that take part in it, `location` first.
+    """
 
     code: str
     severity: Severity
@@ -60,6 +63,12 @@ def error(code: str, location: str, message: str, **extra: Json) -> Diagnostic:
     return Diagnostic(code, "ERROR", message, location, extra)
 
 
+def broken(code: str, location: str, message: str, *others: str) -> Diagnostic:
+    """An ERROR of a graph that names the objects in it (at most 100, `location` first)."""
+    ids: list[Json] = list(dict.fromkeys((location, *others)))
+    return error(code, location, message, object_ids=ids[:100])
+
+
 def warning(code: str, location: str, message: str, **extra: Json) -> Diagnostic:
     """A finding that a caller should look at."""
     return Diagnostic(code, "WARNING", message, location, extra)
@@ -72,13 +81,28 @@ def in_order(found: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 def quoted(value: object, length_max: int = 80) -> str:
     """A value as a message shows it: its repr, cut so that hostile input cannot flood an answer."""
-    text = repr(value) if not isinstance(value, dict | list) else _sketch(value)
-    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+    match value:
+        case str():
+            text = repr(value[:length_max])
+            return text if len(value) <= length_max else text[:-1] + "…" + text[-1]
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return repr(value)
+        case int() if value.bit_length() <= 256:
+            return repr(value)
+        case int():
+            return f"an integer of {value.bit_length()} bits"
+        case dict() | list():
+            return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+        case _:
+            return f"a value of type {type(value).__name__}"
 
 
-def _sketch(value: dict[str, object] | list[object]) -> str:
-    """Deep or wide containers are named by kind and size, so that printing them costs nothing."""
-    if not value:
-        return "{}" if isinstance(value, dict) else "[]"
-    kind = "an object" if isinstance(value, dict) else "a list"
-    return f"{kind} of {len(value)}"
+def quoted_ids(ids: Iterable[str], shown_max: int = 10) -> str:
+    """Ids as a message lists them: the first few in order, then how many more there are."""
+    known = list(ids)
+    text = ", ".join(quoted(i) for i in known[:shown_max])
+    return text if len(known) <= shown_max else f"{text} and {len(known) - shown_max} more"
