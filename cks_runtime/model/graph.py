@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
 from rpds import HashTrieMap, HashTrieSet
@@ -13,11 +14,14 @@ from cks_runtime.model.errors import DamagedBlob, ObjectNotFound
 from cks_runtime.model.knowledge import KObject, object_from_blob
 from cks_runtime.model.nodes import RESTORE
 from cks_runtime.model.references import Role, references
-from cks_runtime.model.trie import EMPTY_TRIE, REQUEST_MAX, Trie
+from cks_runtime.model.trie import EMPTY_ROOT, EMPTY_TRIE, REQUEST_MAX, Trie
 
 Change = tuple[str, KObject | None, KObject | None]
 
+_STRIDE: Final = 1_000  # entries an extension call takes, since no other thread runs meanwhile
+
 _K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
 _Index: TypeAlias = "HashTrieMap[_K, HashTrieSet[str]]"
 _Reference = tuple[Role, str]
 
@@ -103,14 +107,14 @@ class Graph:
                 net.append((id, before, after))
         if not net:
             return self
-        # A change is checked through its result's indexes: made here, they outlive a change that is refused.
+        # A change is checked through its result's indexes; made on ours first, they outlive a refused change.
         self._types_index()
         self._references_index()
         return self._derived(self.trie.update({id: _hash(after) for id, _, after in net}), net)
 
     def _derived(self, trie: Trie, net: list[Change]) -> Graph:
         """The graph of `trie`, which differs from ours by `net`, with those indexes that we have."""
-        objects = self._objects.update({id: after for id, _, after in net if after is not None})
+        objects = _put(self._objects, ((id, after) for id, _, after in net if after is not None))
         for id, _, after in net:
             if after is None:
                 objects = objects.discard(id)
@@ -146,7 +150,7 @@ def _indexed(objects: Iterable[KObject], keys: Callable[[KObject], Iterable[_K]]
     for obj in objects:
         for key in keys(obj):
             found.setdefault(key, []).append(obj.id)
-    return HashTrieMap({key: HashTrieSet(ids) for key, ids in found.items()})
+    return _put(HashTrieMap(), ((key, _joined(HashTrieSet(), ids)) for key, ids in found.items()))
 
 
 def _reindexed(index: _Index[_K], net: list[Change], keys: Callable[[KObject], Iterable[_K]]) -> _Index[_K]:
@@ -165,11 +169,20 @@ def _reindexed(index: _Index[_K], net: list[Change], keys: Callable[[KObject], I
         for id in gone:
             ids = ids.discard(id)
         index = index.insert(key, ids) if ids else index.discard(key)
-    return index.update({key: _joined(index.get(key), ids) for key, ids in gained.items()})
+    return _put(index, [(key, _joined(index.get(key) or HashTrieSet(), ids)) for key, ids in gained.items()])
 
 
-def _joined(known: HashTrieSet[str] | None, ids: list[str]) -> HashTrieSet[str]:
-    return HashTrieSet(ids) if known is None else known.update(ids)
+def _joined(known: HashTrieSet[str], ids: list[str]) -> HashTrieSet[str]:
+    for start in range(0, len(ids), _STRIDE):
+        known = known.update(ids[start : start + _STRIDE])
+    return known
+
+
+def _put(known: HashTrieMap[_K, _V], entries: Iterable[tuple[_K, _V]]) -> HashTrieMap[_K, _V]:
+    pending = iter(entries)
+    while page := list(islice(pending, _STRIDE)):
+        known = known.update(page)
+    return known
 
 
 EMPTY_GRAPH: Final = Graph(EMPTY_TRIE, HashTrieMap())
@@ -186,11 +199,13 @@ def load_graph(root: Hash, like: Graph | None = None) -> Generator[list[Hash], M
     First the trie's nodes, then the objects that `like` does not have, at most `REQUEST_MAX` a request.
     Raises DamagedBlob, naming node or object, for a blob that is missing, altered or not what it stands for.
     """
-    like = like or EMPTY_GRAPH
+    like = like or Graph(
+        EMPTY_TRIE, HashTrieMap()
+    )  # one without indexes, so that they are made when asked for
     trie = yield from tries.load(root, like.trie)
-    differing = [(id, after) for id, _, after in tries.diff(like.trie, trie)]
-    if not differing:
+    if trie is like.trie:
         return like
+    differing = [(id, after) for id, _, after in tries.diff(like.trie, trie)]
     net: list[Change] = [(id, like.get(id), None) for id, after in differing if after is None]
     wanted = [(id, after) for id, after in differing if after is not None]
     for start in range(0, len(wanted), REQUEST_MAX):
