@@ -98,11 +98,15 @@ async def session_records(reader: Reader, session_id: str, limit: int) -> list[R
     return [_record(row) for row in rows]
 
 
-async def count_queued(reader: Reader, kind: str, session_id: str | None = None) -> tuple[int, int | None]:
-    """How many notices wait, and when the oldest was detected."""
-    where, params = "", [kind]
+async def count_queued(
+    reader: Reader, kind: str, session_id: str | None = None, after: int = 0
+) -> tuple[int, int | None]:
+    """How many notices wait after notice number `after`, and when the oldest of them was detected."""
+    where = " AND notice_no > ?"
+    params: list[object] = [kind, after]
     if session_id is not None:
-        where, params = " AND session_id = ?", [kind, session_id]
+        where += " AND session_id = ?"
+        params.append(session_id)
     rows = await reader.fetch(
         "SELECT count(*), min(detected_at_ms) FROM conflicts"
         f" WHERE kind = ? AND drained_at_ms IS NULL AND state = 'open'{where}",

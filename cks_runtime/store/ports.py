@@ -1,4 +1,4 @@
-"""What a database body must offer: write transactions, readers, a lease clock and a change signal."""
+"""What a database body must offer: write transactions, readers and a lease clock."""
 
 from __future__ import annotations
 
@@ -60,10 +60,6 @@ class Store(Protocol):
 
     async def lease_clock(self) -> LeaseClock:
         """Now, on the clock that leases in this database count by."""
-        ...
-
-    async def change_mark(self) -> int:
-        """A number that differs from the last one when another connection has committed."""
         ...
 
     async def sizes(self) -> dict[str, int]:

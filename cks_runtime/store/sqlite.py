@@ -153,10 +153,6 @@ class SqliteStore:
     async def lease_clock(self) -> LeaseClock:
         return boot_clock()
 
-    async def change_mark(self) -> int:
-        async with self.reader() as reader:
-            return int((await reader.fetch("PRAGMA data_version"))[0][0])
-
     async def sizes(self) -> dict[str, int]:
         async with self.reader() as reader:
             pages = int((await reader.fetch("PRAGMA page_count"))[0][0])

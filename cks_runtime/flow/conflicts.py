@@ -1,0 +1,284 @@
+"""Conflict records: raised, refreshed and closed by comparing what a rule finds with what stands open."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cks_runtime.model.canon import Hash, Json
+from cks_runtime.model.claims import Finding, record_id
+from cks_runtime.model.events import (
+    ConflictClosed,
+    Event,
+    InferenceConflictDetected,
+    TemporalConflictDetected,
+    VerificationExpired,
+)
+from cks_runtime.store import conflicts as rows
+from cks_runtime.store import outbox
+from cks_runtime.store.conflicts import ClaimRow, RecordRow
+from cks_runtime.store.journal import append_events
+from cks_runtime.store.ports import Reader, Store, Unit
+
+ACKNOWLEDGED = "acknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictKind:
+    """A sort of conflict: the task its resolvers claim and the event that tells it.
+
+    `grouped`: one check's new claims become one record; otherwise each claim has a record of its own.
+    """
+
+    name: str
+    task_type: str
+    event: Callable[[RecordRow], Event]
+    grouped: bool = False
+
+
+def _raised(record: RecordRow) -> dict[str, object]:
+    return {
+        "at_ms": record.detected_at_ms,
+        "session_id": record.session_id,
+        "record_id": record.record_id,
+        "occurrence": record.occurrence,
+        "version_id": record.version_id,
+    }
+
+
+def _dated(event: Callable[..., Event]) -> Callable[[RecordRow], Event]:
+    def make(record: RecordRow) -> Event:
+        ids = record.body["object_ids"]
+        assert isinstance(ids, list)
+        return event(**_raised(record), object_id=ids[0], diagnostics=record.body["diagnostics"])
+
+    return make
+
+
+KINDS: dict[str, ConflictKind] = {
+    kind.name: kind
+    for kind in (
+        ConflictKind(
+            "inference",
+            "inference_conflict",
+            lambda record: InferenceConflictDetected(**_raised(record), diagnostics=record.body["diagnostics"]),  # type: ignore[arg-type]
+            grouped=True,
+        ),
+        ConflictKind("temporal", "temporal_conflict", _dated(TemporalConflictDetected)),
+        ConflictKind("provenance", "provenance_conflict", _dated(VerificationExpired)),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one comparison changed: events to be told after the commit, and how many records were raised."""
+
+    events: tuple[Event, ...] = ()
+    raised: int = 0
+
+
+class Conflicts:
+    """Reads records, and reconciles them with what the rules find now."""
+
+    def __init__(self, store: Store, kinds: Mapping[str, ConflictKind]) -> None:
+        self._store = store
+        self.kinds = dict(kinds)
+
+    async def get(self, record_id: str) -> RecordRow | None:
+        """One record, whatever its state."""
+        async with self._store.reader() as reader:
+            return await rows.get_record(reader, record_id)
+
+    async def page(
+        self, kind: str, state: str, session_id: str | None = None, after: int = 0, limit: int = 50
+    ) -> list[RecordRow]:
+        """Records of a kind by notice number; `state` is `queued`, `open` or `closed`."""
+        async with self._store.reader() as reader:
+            return await rows.page_records(reader, kind, state, session_id, after, limit)
+
+    async def of_session(self, session_id: str, limit: int = 100) -> list[RecordRow]:
+        """Open records of one session, of every kind, oldest first."""
+        async with self._store.reader() as reader:
+            return await rows.session_records(reader, session_id, limit)
+
+    async def reconcile(
+        self,
+        unit: Unit,
+        kind: str,
+        session_id: str,
+        version_id: str,
+        findings: Sequence[Finding],
+        anchors: Collection[str] | None,
+        now_ms: int,
+    ) -> Outcome:
+        """Make the open claims at `anchors` (None: everywhere) equal to `findings`, inside the caller's unit.
+
+        New claims raise records with notice, task and event; claims no longer found close, and a record with its
+        last one; what is found again is refreshed without a second notice.
+        """
+        if anchors is not None and not anchors:
+            return Outcome()
+        sheet = _Sheet(unit, self.kinds[kind], session_id, version_id, now_ms, self._store.has_outbox)
+        known = {
+            row.claim: row
+            for row in await rows.open_claims(
+                unit, kind, session_id, None if anchors is None else sorted(anchors)
+            )
+        }
+        found = {finding.claim(session_id): finding for finding in findings}
+        fresh = {claim: finding for claim, finding in found.items() if claim not in known}
+        gone = [row for claim, row in known.items() if claim not in found]
+        await sheet.refresh([known[claim] for claim in found if claim in known], found)
+        await sheet.close(gone, {finding.anchor for finding in fresh.values()})
+        raised = await sheet.open(fresh)
+        return Outcome(tuple(sheet.events), raised)
+
+
+class _Sheet:
+    """The writes of one comparison in one unit."""
+
+    def __init__(
+        self, unit: Unit, kind: ConflictKind, session_id: str, version_id: str, now_ms: int, outbox_on: bool
+    ) -> None:
+        self._unit = unit
+        self._kind = kind
+        self._session_id = session_id
+        self._version_id = version_id
+        self._now_ms = now_ms
+        self._outbox_on = outbox_on
+        self.events: list[Event] = []
+
+    async def refresh(self, standing: Sequence[ClaimRow], found: Mapping[Hash, Finding]) -> None:
+        """Give claims that stand the values of today."""
+        changed = [
+            replace(row, body=found[row.claim].body())
+            for row in standing
+            if found[row.claim].body() != row.body
+        ]
+        await rows.put_claims(self._unit, changed)
+        for record in sorted({row.record_id for row in changed}):
+            await self._rewrite(record)
+
+    async def close(self, gone: Sequence[ClaimRow], replaced_at: Collection[str]) -> None:
+        """Close claims whose cause is gone, and each record with its last claim."""
+        await rows.put_claims(self._unit, [replace(row, state="closed") for row in gone])
+        for record in sorted({row.record_id for row in gone}):
+            left = [row for row in await rows.record_claims(self._unit, record) if row.state == "open"]
+            if left:
+                await self._rewrite(record)
+                continue
+            replaced = any(row.anchor in replaced_at for row in gone if row.record_id == record)
+            await self._close_record(record, "replaced" if replaced else "cause_gone")
+
+    async def open(self, fresh: Mapping[Hash, Finding]) -> int:
+        """Raise records for new claims; an acknowledged one stays closed."""
+        if not fresh:
+            return 0
+        groups = [dict(fresh)] if self._kind.grouped else [{claim: finding} for claim, finding in fresh.items()]
+        raised = 0
+        for group in groups:
+            name = record_id(group)
+            before = await rows.get_record(self._unit, name)
+            if before is not None and before.closed_how == ACKNOWLEDGED:
+                continue
+            await self._raise(name, before, group)
+            raised += 1
+        return raised
+
+    async def _raise(self, name: str, before: RecordRow | None, group: Mapping[Hash, Finding]) -> None:
+        record = RecordRow(
+            record_id=name,
+            kind=self._kind.name,
+            session_id=self._session_id,
+            state="open",
+            occurrence=1 if before is None else before.occurrence + 1,
+            notice_no=0,
+            detected_at_ms=self._now_ms,
+            updated_at_ms=self._now_ms,
+            version_id=self._version_id,
+            body=_body(finding.body() for finding in group.values()),
+            drained_at_ms=None,
+            closed_at_ms=None,
+            closed_how=None,
+        )
+        (event,) = await append_events(self._unit, [self._kind.event(record)])
+        self.events.append(event)
+        await rows.put_record(self._unit, replace(record, notice_no=event.seq))
+        claims = [
+            ClaimRow(claim, self._kind.name, self._session_id, finding.anchor, name, "open", finding.body())
+            for claim, finding in group.items()
+        ]
+        await rows.put_claims(self._unit, claims)
+        if self._outbox_on:
+            await outbox.put_task(
+                self._unit,
+                f"task-{secrets.token_hex(8)}",
+                self._kind.task_type,
+                self._session_id,
+                task_payload(record),
+                name,
+                self._now_ms,
+            )
+
+    async def _rewrite(self, name: str) -> None:
+        before = await rows.get_record(self._unit, name)
+        assert before is not None, "a claim names a record that does not exist"
+        left = [row.body for row in await rows.record_claims(self._unit, name) if row.state == "open"]
+        record = replace(
+            before, version_id=self._version_id, body=_body(left), updated_at_ms=self._now_ms
+        )
+        await rows.put_record(self._unit, record)
+        if self._outbox_on:
+            await outbox.refresh_payloads(self._unit, {name: task_payload(record)})
+
+    async def _close_record(self, name: str, how: str) -> None:
+        before = await rows.get_record(self._unit, name)
+        assert before is not None, "a claim names a record that does not exist"
+        if before.state == "closed":
+            return
+        closed = ConflictClosed(
+            at_ms=self._now_ms,
+            session_id=before.session_id,
+            record_id=name,
+            conflict_kind=before.kind,
+            occurrence=before.occurrence,
+            how=how,
+        )
+        self.events += await append_events(self._unit, [closed])
+        await rows.put_record(
+            self._unit,
+            replace(
+                before,
+                state="closed",
+                closed_at_ms=self._now_ms,
+                closed_how=how,
+                updated_at_ms=self._now_ms,
+                version_id=self._version_id,
+            ),
+        )
+        if self._outbox_on:
+            await outbox.remove_tasks(self._unit, [name])
+
+
+def task_payload(record: RecordRow) -> dict[str, Json]:
+    """What a resolver needs to know: the conflict, its session, version, objects and diagnostics."""
+    return {
+        **record.body,
+        "record_id": record.record_id,
+        "kind": record.kind,
+        "occurrence": record.occurrence,
+        "session_id": record.session_id,
+        "version_id": record.version_id,
+    }
+
+
+def _body(claims: Collection[dict[str, Json]] | object) -> dict[str, Json]:
+    diagnostics: list[Json] = []
+    ids: dict[str, None] = {}
+    for body in claims:  # type: ignore[attr-defined]
+        diagnostics.append(body["diagnostic"])
+        ids.update(dict.fromkeys(body["object_ids"]))
+    diagnostics.sort(key=lambda d: (d["location"], d["code"], d["message"]))  # type: ignore[index, call-overload]
+    return {"diagnostics": diagnostics, "object_ids": list(ids)}

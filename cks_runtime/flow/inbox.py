@@ -1,0 +1,101 @@
+"""Conflict inboxes: one queue of notices a kind, fed by the bus, decided by the table."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import anyio
+
+from cks_runtime.flow.bus import EventBus, Subscription
+from cks_runtime.flow.clock import Clock
+from cks_runtime.model.events import ConflictClosed, ConflictRaised, Event
+from cks_runtime.store import conflicts as rows
+from cks_runtime.store.conflicts import RecordRow
+from cks_runtime.store.ports import Store
+
+INBOX_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """One answer of an inbox: records oldest first, and how many notices are left after it."""
+
+    records: tuple[RecordRow, ...]
+    remaining: int
+
+
+class ConflictInbox:
+    """Notices of one kind of conflict.
+
+    Memory holds at most `INBOX_MAX` ids, to wake readers and to tell the depth; beyond that the oldest id is
+    forgotten and counted in `dropped`. Who gets a notice is decided by the table alone, so each goes to at most
+    one caller in any process, and what memory forgot is still read from there.
+    """
+
+    def __init__(self, store: Store, kind: str, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self.kind = kind
+        self.dropped = 0
+        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._wake = anyio.Event()
+
+    def subscribe(self, bus: EventBus, event_kind: type[Event]) -> Subscription:
+        """The subscription that `feed` follows."""
+        return bus.subscribe(event_kind, ConflictClosed, capacity=INBOX_MAX, name=f"inbox-{self.kind}")
+
+    async def refill(self) -> None:
+        """At start: take up what nobody has drained."""
+        async with self._store.reader() as reader:
+            for record in await rows.page_records(reader, self.kind, "queued", None, 0, INBOX_MAX):
+                self._add(record.record_id)
+
+    async def feed(self, events: Subscription) -> None:
+        """Service: follow the bus."""
+        async with events:
+            async for event in events:
+                if isinstance(event, ConflictRaised):
+                    self._add(event.record_id)
+                elif isinstance(event, ConflictClosed):
+                    self._ids.pop(event.record_id, None)
+
+    def _add(self, record_id: str) -> None:
+        self._ids[record_id] = None
+        if len(self._ids) > INBOX_MAX:
+            self._ids.popitem(last=False)
+            self.dropped += 1
+        self._wake.set()
+
+    async def wait(self) -> None:
+        """Until a notice is known to wait."""
+        while not self._ids:
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+    async def peek(self, session_id: str | None = None, after: int = 0, limit: int = 50) -> Notices:
+        """Read waiting notices after notice number `after` and leave them on the queue."""
+        async with self._store.reader() as reader:
+            records = await rows.page_records(reader, self.kind, "queued", session_id, after, limit)
+            if not records:
+                return Notices((), 0)
+            remaining, _ = await rows.count_queued(reader, self.kind, session_id, records[-1].notice_no)
+        return Notices(tuple(records), remaining)
+
+    async def drain(self, session_id: str | None = None, limit: int = 50) -> Notices:
+        """Take the oldest notices off the queue. The records stay open, and their tasks claimable."""
+        async with self._store.reader() as reader:
+            waiting = await rows.page_records(reader, self.kind, "queued", session_id, 0, limit)
+        if not waiting:
+            return Notices((), 0)
+        async with self._store.unit() as unit:
+            taken = await rows.drain_records(unit, [record.record_id for record in waiting], self._clock())
+            remaining, _ = await rows.count_queued(unit, self.kind, session_id)
+        for record in taken:
+            self._ids.pop(record.record_id, None)
+        return Notices(tuple(taken), remaining)
+
+    async def depth(self) -> tuple[int, int | None]:
+        """How many notices wait, and when the oldest was detected (epoch ms)."""
+        async with self._store.reader() as reader:
+            return await rows.count_queued(reader, self.kind)

@@ -1,0 +1,126 @@
+"""Reading sessions: heads, graphs, versions by id or prefix, histories page by page."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cks_runtime.flow.clock import Clock
+from cks_runtime.flow.commits import new_row, not_found
+from cks_runtime.flow.graphs import Graphs
+from cks_runtime.model.canon import Hash
+from cks_runtime.model.errors import InvalidParameter, VersionNotFound
+from cks_runtime.model.graph import Graph
+from cks_runtime.model.history import FIRST_VERSION, Version
+from cks_runtime.model.knowledge import check_session_id
+from cks_runtime.store import sessions as rows
+from cks_runtime.store.blobs import get_versions, versions_between
+from cks_runtime.store.ports import Store
+from cks_runtime.store.sessions import SessionRow
+
+PREFIX_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """Versions newest first, every one before its parents; `frontier` is where the next page begins."""
+
+    versions: tuple[Version, ...]
+    frontier: tuple[Hash, ...]
+
+
+class Sessions:
+    """Reads of sessions and versions; nothing here writes, and nothing is remembered between calls."""
+
+    def __init__(self, store: Store, graphs: Graphs, clock: Clock, default_session: str) -> None:
+        self._store = store
+        self._graphs = graphs
+        self._clock = clock
+        self.default_session = default_session
+
+    async def get(self, session_id: str) -> SessionRow:
+        """The session; the default one reads as empty before its first write. Raises SessionNotFound."""
+        check_session_id(session_id)
+        async with self._store.reader() as reader:
+            row = await rows.get_session(reader, session_id)
+        if row is not None:
+            return row
+        if session_id == self.default_session:
+            return new_row(session_id, "", 0)
+        raise not_found(session_id)
+
+    async def exists(self, session_id: str) -> bool:
+        """Whether a session of this id is stored."""
+        async with self._store.reader() as reader:
+            return await rows.get_session(reader, session_id) is not None
+
+    async def page(self, closed: bool | None, after: str, limit: int) -> list[SessionRow]:
+        """Sessions by id."""
+        async with self._store.reader() as reader:
+            return await rows.page_sessions(reader, closed, after, limit)
+
+    async def head(self, session_id: str) -> tuple[SessionRow, Graph]:
+        """A session and the graph of its head."""
+        row = await self.get(session_id)
+        return row, await self._graphs.graph(row.root)
+
+    async def graph_of(self, version: Version) -> Graph:
+        """The graph of a version."""
+        return await self._graphs.graph(version.root)
+
+    async def version(self, text: str) -> Version:
+        """A version by its id: 64 hex digits, or 8 or more where that is unique. Raises VersionNotFound."""
+        wanted = text.lower()
+        if not PREFIX_MIN <= len(wanted) <= 64 or any(digit not in "0123456789abcdef" for digit in wanted):
+            raise InvalidParameter(
+                f"{text[:80]!r} is not a version id.", "Give 64 hex digits, or 8 or more where they are unique."
+            )
+        if FIRST_VERSION.id.hex().startswith(wanted):
+            return FIRST_VERSION
+        low, high = bytes.fromhex(wanted.ljust(64, "0")), bytes.fromhex(wanted.ljust(64, "f"))
+        async with self._store.reader() as reader:
+            found = await versions_between(reader, low, high, 2)
+        if not found:
+            raise VersionNotFound(
+                f"There is no version {text}.", "Use list_versions to see the versions of a session."
+            )
+        if len(found) > 1:
+            raise VersionNotFound(f"Version prefix {text} is not unique.", "Give more digits.")
+        return await self._graphs.version(found[0])
+
+    async def version_or_session(self, text: str) -> tuple[Version, str | None]:
+        """A session that exists (its head, and its id) wins over a version id (and None)."""
+        try:
+            check_session_id(text)
+            async with self._store.reader() as reader:
+                row = await rows.get_session(reader, text)
+        except InvalidParameter:
+            row = None
+        if row is not None:
+            return await self._graphs.version(row.head), row.session_id
+        if not PREFIX_MIN <= len(text) <= 64 or any(digit not in "0123456789abcdefABCDEF" for digit in text):
+            raise not_found(text)
+        return await self.version(text), None
+
+    async def history(self, frontier: Sequence[Hash], limit: int) -> HistoryPage:
+        """A page of the versions reachable from `frontier`: by generation from the top, so parents come last."""
+        known = await self._graphs.ancestries(frontier)
+        heap = [(-known[key].generation, key) for key in known]
+        heapq.heapify(heap)
+        waiting = set(known)
+        taken: list[Hash] = []
+        while heap and len(taken) < limit:
+            _, key = heapq.heappop(heap)
+            waiting.discard(key)
+            taken.append(key)
+            fresh = [parent for parent in known[key].parents if parent not in waiting]
+            known.update(await self._graphs.ancestries(fresh))
+            for parent in fresh:
+                waiting.add(parent)
+                heapq.heappush(heap, (-known[parent].generation, parent))
+        async with self._store.reader() as reader:
+            versions = await get_versions(reader, taken)
+        return HistoryPage(
+            tuple(versions[key] for key in taken), tuple(key for _, key in sorted(heap))
+        )

@@ -1,0 +1,159 @@
+"""The only builder: opens the store, wires the parts, and runs services in one task group."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+
+from cks_runtime.config import RuntimeConfig
+from cks_runtime.flow.branches import Branches
+from cks_runtime.flow.bus import EventBus
+from cks_runtime.flow.commits import Commits
+from cks_runtime.flow.conflicts import KINDS, ConflictKind, Conflicts
+from cks_runtime.flow.graphs import Graphs
+from cks_runtime.flow.inbox import ConflictInbox
+from cks_runtime.flow.journal import TRIM_INTERVAL_S, Journal
+from cks_runtime.flow.sessions import Sessions
+from cks_runtime.model.errors import NotSupported
+from cks_runtime.model.events import GossipConflictDetected, InferenceConflictDetected
+from cks_runtime.model.history import FIRST_VERSION
+from cks_runtime.model.records import Keyring, derive_key, key_id
+from cks_runtime.store.blobs import put_version
+from cks_runtime.store.meta import get_meta, set_meta_once
+from cks_runtime.store.ports import Store
+from cks_runtime.store.sqlite import open_sqlite
+
+Service = Callable[[], Awaitable[None]]
+Opener = Callable[[RuntimeConfig], Awaitable[Store]]
+
+
+class Runtime:
+    """One process's view of one body of knowledge: `async with Runtime.open(config) as rt`.
+
+    `rt.commits`, `rt.branches`, `rt.sessions`, `rt.conflicts`, `rt.inboxes`, `rt.journal`, `rt.bus` are its parts.
+    """
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        store: Store,
+        keys: Keyring,
+        replica_id: str,
+        tasks: anyio.abc.TaskGroup,
+        kinds: Mapping[str, ConflictKind],
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.keys = keys
+        self.replica_id = replica_id
+        self.instance_id = secrets.token_hex(8)
+        self.clock = config.clock
+        self.bus = EventBus()
+        self.graphs = Graphs(store)
+        self.journal = Journal(store, self.bus)
+        self.sessions = Sessions(store, self.graphs, self.clock, config.default_session)
+        self.commits = Commits(
+            store,
+            self.graphs,
+            self.journal,
+            keys,
+            config.limits,
+            self.clock,
+            self.instance_id,
+            config.default_session,
+        )
+        self.branches = Branches(
+            store, self.graphs, self.journal, self.commits, self.sessions, self.clock
+        )
+        self.conflicts = Conflicts(store, kinds)
+        self.inboxes = {
+            "gossip": ConflictInbox(store, "gossip", self.clock),
+            "inference": ConflictInbox(store, "inference", self.clock),
+        }
+        self._tasks = tasks
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        config: RuntimeConfig | None = None,
+        *,
+        opener: Opener | None = None,
+        conflict_kinds: Iterable[ConflictKind] = (),
+    ) -> AsyncIterator[Runtime]:
+        """Open the database and start the runtime's own services; leaving the block ends and closes everything.
+
+        `opener` brings a store of one's own, `conflict_kinds` further kinds of conflict (see adr/). Raises
+        StoreUnusable when the database cannot be used.
+        """
+        config = config or RuntimeConfig()
+        store = await (opener or open_store)(config)
+        try:
+            keys, replica_id = await _identity(store, config)
+            kinds = {**KINDS, **{kind.name: kind for kind in conflict_kinds}}
+            async with anyio.create_task_group() as tasks:
+                runtime = cls(config, store, keys, replica_id, tasks, kinds)
+                await runtime._start()
+                try:
+                    yield runtime
+                finally:
+                    tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # a single error inside the block reaches the caller as itself, not wrapped by the task group
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from group.exceptions[0].__cause__
+            raise
+        finally:
+            await store.close()
+
+    async def _start(self) -> None:
+        await self.journal.start()
+        for inbox, kind in (
+            (self.inboxes["gossip"], GossipConflictDetected),
+            (self.inboxes["inference"], InferenceConflictDetected),
+        ):
+            events = inbox.subscribe(self.bus, kind)
+            await inbox.refill()
+            self._tasks.start_soon(inbox.feed, events)
+        self.run([self.journal.tail, self._trim])
+
+    def run(self, services: Iterable[Service]) -> None:
+        """Run plain async callables in the runtime's task group; an error in one ends the runtime and is raised."""
+        for service in services:
+            self._tasks.start_soon(service)
+
+    async def _trim(self) -> None:
+        while True:
+            await anyio.sleep(TRIM_INTERVAL_S)
+            await self.journal.trim(self.clock())
+
+
+async def open_store(config: RuntimeConfig) -> Store:
+    """The store that `db_path` names."""
+    if config.db_path.startswith(("postgresql://", "postgres://")):
+        raise NotSupported(
+            "This build has no PostgreSQL store yet.", "Set CKS_MCP_DB_PATH to a file path or to :memory:."
+        )
+    return await open_sqlite(config.db_path, config.sqlite_synchronous)
+
+
+async def _identity(store: Store, config: RuntimeConfig) -> tuple[Keyring, str]:
+    """The record key and the replica's id; made once for a database, and its first version with them."""
+    async with store.reader() as reader:
+        replica_id, own = await get_meta(reader, "replica_id"), await get_meta(reader, "record_secret")
+    if replica_id is None or own is None:
+        async with store.unit() as unit:
+            await put_version(unit, FIRST_VERSION, 0)
+            replica_id = await set_meta_once(unit, "replica_id", _random_id())
+            own = await set_meta_once(unit, "record_secret", secrets.token_hex(32))
+    key = derive_key(config.record_secret or bytes.fromhex(own), "verification-records")
+    name = key_id(key)
+    return Keyring(name, {name: key}), replica_id
+
+
+def _random_id() -> str:
+    return "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz0123456789") for _ in range(16))

@@ -1,0 +1,208 @@
+"""Facts past their date and sources checked too long ago: found through an index of due times, never a rescan."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from cks_runtime.flow.graphs import drive
+from cks_runtime.model.canon import Hash
+from cks_runtime.model.claims import Finding, dated_finding
+from cks_runtime.model.graph import EMPTY_GRAPH, Graph
+from cks_runtime.model.holders import holders
+from cks_runtime.model.knowledge import KObject, object_from_blob
+from cks_runtime.model.validity import provenance, temporal
+from cks_runtime.runtime import Runtime
+from cks_runtime.store import conflicts as records
+from cks_runtime.store import sessions, sweeps
+from cks_runtime.store.sessions import SessionRow
+from cks_runtime.store.sweeps import DueKind, SweepRow
+from sweepers.base import Changes, StalenessSweeper, SweepReport
+
+DUE_PAGE = 500
+
+Held = tuple[int, Hash, str]  # due time in ms, object hash, object id
+
+
+class DatedSweeper(StalenessSweeper):
+    """A rule about single objects that fall due `offset_ms` after a time that is written in them."""
+
+    due_kind: ClassVar[DueKind]
+    offset_ms: int = 0
+
+    @abstractmethod
+    def finding(self, obj: KObject, now_ms: int) -> Finding | None:
+        """What the rule finds in this object at `now_ms`."""
+
+    def anchors(self, changed: Changes, after: Graph) -> set[str]:
+        return {id for id, _, _ in changed}
+
+    def findings(self, graph: Graph, anchors: Collection[str], now_ms: int) -> list[Finding]:
+        objects = (graph.get(id) for id in anchors)
+        found = (self.finding(obj, now_ms) for obj in objects if obj is not None)
+        return [finding for finding in found if finding is not None]
+
+    def config(self) -> str:
+        """The settings that the due mark was made under; other ones start it anew."""
+        return f"offset_ms={self.offset_ms}"
+
+    def _upto_ms(self, now_ms: int) -> int:
+        # due strictly before now
+        return now_ms - self.offset_ms - 1
+
+    def evaluation_ms(self, row: SweepRow, now_ms: int) -> int:
+        if row.due_mark_ms is None or row.config != self.config():
+            return now_ms
+        return max(now_ms, row.due_mark_ms + self.offset_ms + 1)
+
+    async def has_work(self, now_ms: int) -> bool:
+        async with self.rt.store.reader() as reader:
+            row = await sweeps.get_sweep(reader, self.name)
+            if row.config != self.config() or await sessions.moved_sessions(reader, row.cursor_seq, 1):
+                return True
+            due = await sweeps.next_due(reader, self.due_kind, row.due_mark_ms)
+        return due is not None and due <= self._upto_ms(now_ms)
+
+    async def due_in_ms(self, now_ms: int) -> int | None:
+        async with self.rt.store.reader() as reader:
+            row = await sweeps.get_sweep(reader, self.name)
+            due = await sweeps.next_due(reader, self.due_kind, row.due_mark_ms)
+        return None if due is None else max(0, due - self._upto_ms(now_ms))
+
+    async def sweep_due(self, row: SweepRow, now_ms: int) -> SweepReport:
+        raised = looked = 0
+        if row.config != self.config():
+            await self._recheck_open(now_ms)
+            row = replace(row, due_mark_ms=None, config=self.config())
+        upto_ms = self._upto_ms(now_ms)
+        mark = row.due_mark_ms
+        while True:
+            async with self.rt.store.reader() as reader:
+                page = await sweeps.due_between(reader, self.due_kind, mark, upto_ms, DUE_PAGE)
+            raised += await self._raise_held(page, now_ms)
+            looked += len(page)
+            last = page[-1][0] if len(page) >= DUE_PAGE else upto_ms
+            if await self._mark(mark, last, len(page)):
+                mark = last
+                if last == upto_ms:
+                    return SweepReport(due_rows=looked, raised=raised)
+
+    async def _mark(self, after_ms: int | None, upto_ms: int, looked: int) -> bool:
+        """Move the due mark; not when a commit added rows below it since they were read."""
+        async with self.rt.store.unit() as unit:
+            present = await sweeps.due_between(unit, self.due_kind, after_ms, upto_ms, looked + DUE_PAGE)
+            if len(present) != looked:
+                return False
+            row = await sweeps.get_sweep(unit, self.name)
+            known = row.due_mark_ms if row.config == self.config() else None
+            mark = upto_ms if known is None else max(upto_ms, known)
+            await sweeps.put_sweep(unit, replace(row, due_mark_ms=mark, config=self.config()))
+        return True
+
+    async def _raise_held(self, page: Sequence[Held], now_ms: int) -> int:
+        if not page:
+            return 0
+        wanted: dict[str, set[Hash]] = defaultdict(set)
+        for _, object_hash, object_id in page:
+            wanted[object_id].add(object_hash)
+        blobs = await self.rt.graphs.blobs([object_hash for _, object_hash, _ in page])
+        objects = {key: object_from_blob(data, key) for key, data in blobs.items()}
+        async with self.rt.store.reader() as reader:
+            heads = await sessions.session_roots(reader)
+        held = await self._held({root for _, _, root in heads}, wanted)
+        raised = 0
+        for session_id, _, root in heads:
+            if held[root]:
+                raised += await self._raise_in(session_id, wanted, objects, now_ms)
+        return raised
+
+    async def _held(
+        self, roots: Collection[Hash], wanted: Mapping[str, Collection[Hash]]
+    ) -> dict[Hash, dict[str, Hash]]:
+        real = [root for root in roots if root != EMPTY_GRAPH.root]
+        found = await drive(holders(real, wanted), self.rt.graphs.blobs)
+        return {**{root: {} for root in roots}, **found}
+
+    async def _raise_in(
+        self,
+        session_id: str,
+        wanted: Mapping[str, Collection[Hash]],
+        objects: Mapping[Hash, KObject],
+        now_ms: int,
+    ) -> int:
+        while True:
+            async with self.rt.store.reader() as reader:
+                row = await sessions.get_session(reader, session_id)
+            assert row is not None, "sessions are never removed"
+            held = (await self._held([row.root], wanted))[row.root]
+            held = await self._own(row, held)
+            found = [self.finding(objects[value], now_ms) for value in held.values()]
+            async with self.rt.store.unit() as unit:
+                now = await sessions.get_session(unit, session_id)
+                if now is None or now.head != row.head:
+                    continue  # judged on a head that is no longer there: look again
+                outcome = await self.reconcile(
+                    unit, row, [finding for finding in found if finding is not None], list(held)
+                )
+            await self.rt.journal.told(outcome.events)
+            return outcome.raised
+
+    async def _own(self, row: SessionRow, held: dict[str, Hash]) -> dict[str, Hash]:
+        """Without what a branch holds unchanged since its fork point: that belongs to the parent session."""
+        if row.fork_session is None or not held:
+            return held
+        fork = await self.rt.graphs.version(row.fork_version)
+        wanted = {id: [value] for id, value in held.items()}
+        inherited = (await self._held([fork.root], wanted))[fork.root]
+        return {id: value for id, value in held.items() if id not in inherited}
+
+    async def _recheck_open(self, now_ms: int) -> None:
+        """After a change of settings: close what is no longer stale."""
+        after = 0
+        while True:
+            page = await self.rt.conflicts.page(self.kind, "open", None, after, DUE_PAGE)
+            for session_id in {record.session_id for record in page}:
+                await self._recheck_session(session_id, now_ms)
+            if not page:
+                return
+            after = page[-1].notice_no
+
+    async def _recheck_session(self, session_id: str, now_ms: int) -> None:
+        row, graph = await self.rt.sessions.head(session_id)
+        async with self.rt.store.unit() as unit:
+            standing = await records.open_claims(unit, self.kind, session_id, None)
+            anchors = [claim.anchor for claim in standing]
+            outcome = await self.reconcile(unit, row, self.findings(graph, anchors, now_ms), anchors)
+        await self.rt.journal.told(outcome.events)
+
+
+class TemporalStalenessSweeper(DatedSweeper):
+    """Objects past their `valid_until`."""
+
+    name = "temporal"
+    kind = "temporal"
+    due_kind: ClassVar[DueKind] = "temporal"
+
+    def finding(self, obj: KObject, now_ms: int) -> Finding | None:
+        found = temporal(obj, now_ms)
+        return found and dated_finding(self.kind, obj.id, found.extra["valid_until"], found)
+
+
+class ProvenanceStalenessSweeper(DatedSweeper):
+    """Verification records older than the time they are trusted for."""
+
+    name = "provenance"
+    kind = "provenance"
+    due_kind: ClassVar[DueKind] = "provenance"
+
+    def __init__(self, rt: Runtime, interval_s: float | None, ttl_s: float) -> None:
+        super().__init__(rt, interval_s)
+        self.ttl_ms = int(ttl_s * 1000)
+        self.offset_ms = self.ttl_ms
+
+    def finding(self, obj: KObject, now_ms: int) -> Finding | None:
+        found = provenance(obj, now_ms, self.ttl_ms)
+        return found and dated_finding(self.kind, obj.id, found.extra["checked_at"], found)

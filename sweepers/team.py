@@ -1,0 +1,157 @@
+"""The sweepers of one process: woken by commits, by the next due time and by the metronome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from cks_runtime.flow.bus import Subscription
+from cks_runtime.model.errors import CksError
+from cks_runtime.model.events import HeadMoved, SessionCreated
+from cks_runtime.runtime import Runtime
+from sweepers.base import StalenessSweeper, SweepReport
+from sweepers.dated import ProvenanceStalenessSweeper, TemporalStalenessSweeper
+from sweepers.inference import InferenceStalenessSweeper
+from sweepers.metronome import START_DELAY_S, Metronome
+
+DEBOUNCE_S = 0.1
+RETRY_S = 2.0
+ALARM_MAX_S = 60.0  # an alarm further away is set again: a suspended machine's clock may have jumped meanwhile
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SweeperStatus:
+    """`found` counts records this process raised; times in epoch ms; None: not known or never."""
+
+    enabled: bool
+    interval_s: float | None
+    last_run_ms: int | None = None
+    next_run_ms: int | None = None
+    found: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    sweeper: StalenessSweeper
+    poke: MemoryObjectSendStream[None]
+    poked: MemoryObjectReceiveStream[None]
+
+    def wake(self) -> None:
+        try:
+            self.poke.send_nowait(None)
+        except anyio.WouldBlock:
+            pass  # a poke already waits; one sweep serves both
+
+
+class SweeperTeam:
+    """Runs sweepers as services of a runtime: `team = SweeperTeam.standard(rt); team.start()`.
+
+    A sweeper without an interval is off wholly. Without the metronome only latency changes, never a result.
+    """
+
+    def __init__(self, rt: Runtime, sweepers: Sequence[StalenessSweeper], off: Sequence[str] = ()) -> None:
+        self._rt = rt
+        self._off = tuple(off)
+        self._members: dict[str, _Member] = {}
+        for sweeper in sweepers:
+            poke, poked = anyio.create_memory_object_stream[None](1)
+            self._members[sweeper.name] = _Member(sweeper, poke, poked)
+        self._metronome = Metronome()
+        self._scope = anyio.CancelScope()
+
+    @classmethod
+    def standard(cls, rt: Runtime, further: Sequence[StalenessSweeper] = ()) -> SweeperTeam:
+        """The three sweepers as the runtime's settings say, and further ones."""
+        config = rt.config
+        sweepers: list[StalenessSweeper] = []
+        if config.inference_sweep_interval is not None:
+            sweepers.append(InferenceStalenessSweeper(rt, config.inference_sweep_interval))
+        if config.provenance_sweep_interval is not None:
+            sweepers.append(
+                ProvenanceStalenessSweeper(
+                    rt, config.provenance_sweep_interval, config.provenance_ttl_seconds
+                )
+            )
+        if config.temporal_sweep_interval is not None:
+            sweepers.append(TemporalStalenessSweeper(rt, config.temporal_sweep_interval))
+        on = {sweeper.name for sweeper in sweepers}
+        off = [name for name in ("inference", "provenance", "temporal") if name not in on]
+        return cls(rt, [*sweepers, *further], off)
+
+    def start(self) -> None:
+        """Start every sweeper in the runtime's task group; the first sweep begins at once."""
+        if self._members:
+            events = self._rt.bus.subscribe(HeadMoved, SessionCreated, capacity=64, name="sweepers")
+            self._rt.run([lambda: self._serve(events)])
+
+    def stop(self) -> None:
+        """End the sweepers; what they found stays."""
+        self._scope.cancel()
+
+    def poke(self) -> None:
+        """Let every sweeper run soon."""
+        for member in self._members.values():
+            member.wake()
+
+    async def run_now(self, name: str | None = None) -> dict[str, SweepReport]:
+        """Sweep now and wait for the result: one sweeper by name, or all."""
+        members = [self._members[name]] if name is not None else list(self._members.values())
+        return {member.sweeper.name: await member.sweeper.sweep() for member in members}
+
+    def status(self) -> dict[str, SweeperStatus]:
+        """Every sweeper's state, those that are off included."""
+        found = {name: SweeperStatus(enabled=False, interval_s=None) for name in self._off}
+        for name, member in self._members.items():
+            beat = self._metronome.next_beat(name)
+            found[name] = SweeperStatus(
+                enabled=True,
+                interval_s=member.sweeper.interval_s,
+                last_run_ms=member.sweeper.last_run_ms,
+                next_run_ms=int(beat.timestamp() * 1000) if beat is not None else None,
+                found=member.sweeper.found,
+            )
+        return found
+
+    async def _serve(self, events: Subscription) -> None:
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    for member in self._members.values():
+                        tasks.start_soon(self._run, member)
+                    tasks.start_soon(self._follow, events)
+                    await anyio.sleep(START_DELAY_S)
+                    for name, member in self._members.items():
+                        if member.sweeper.interval_s is not None:
+                            self._metronome.add(name, member.sweeper.interval_s, member.wake)
+                    self._metronome.start()
+        finally:
+            self._metronome.stop()
+
+    async def _follow(self, events: Subscription) -> None:
+        async with events:
+            async for _ in events:
+                self.poke()
+
+    async def _run(self, member: _Member) -> None:
+        sweeper = member.sweeper
+        while True:
+            try:
+                report = await sweeper.sweep()
+                if report.raised:
+                    _log.info("sweep", sweeper=sweeper.name, raised=report.raised, sessions=report.sessions)
+                due_ms = await sweeper.due_in_ms(self._rt.clock())
+            except CksError as error:
+                # a full disk or a damaged object must not end the service: what is left is found by the next sweep
+                _log.error("sweep_failed", sweeper=sweeper.name, error=error.message)
+                await anyio.sleep(RETRY_S)
+                continue
+            alarm_s = ALARM_MAX_S if due_ms is None else min(ALARM_MAX_S, due_ms / 1000)
+            with anyio.move_on_after(alarm_s):
+                await member.poked.receive()
+                await anyio.sleep(DEBOUNCE_S)
