@@ -199,9 +199,10 @@ def load_graph(root: Hash, like: Graph | None = None) -> Generator[list[Hash], M
     First the trie's nodes, then the objects that `like` does not have, at most `REQUEST_MAX` a request.
     Raises DamagedBlob, naming node or object, for a blob that is missing, altered or not what it stands for.
     """
-    like = like or Graph(
-        EMPTY_TRIE, HashTrieMap()
-    )  # one without indexes, so that they are made when asked for
+    if root == EMPTY_ROOT:
+        return EMPTY_GRAPH
+    # An empty graph of its own, which has no indexes to derive: they are made when they are asked for.
+    like = like or Graph(EMPTY_TRIE, HashTrieMap())
     trie = yield from tries.load(root, like.trie)
     if trie is like.trie:
         return like
