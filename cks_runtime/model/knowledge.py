@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -24,6 +24,7 @@ RULE_OF_ONE_RELATION_TYPE: Final = "FunctionalRelationRule"
 # Integers of 16 digits and more may be doubles, which orjson reads as int.
 _DIGITS_AS_ZERO: Final = bytes(ord("0") if chr(byte) in "123456789" else byte for byte in range(256))
 _LONG_INTEGER: Final = b"0" * 16
+_STORED_DEPTH_MAX: Final = 254  # a stored object is read whatever the limits are by now
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,18 @@ def parse_knowledge(value: object, limits: Limits = DEFAULT_LIMITS) -> list[KObj
             break
     if problems:
         raise _invalid(problems)
+    _check_total(sum(obj.size for obj in objects), limits)
     return objects
+
+
+def _check_total(size: int, limits: Limits) -> None:
+    if size > limits.request_bytes:
+        raise TooLarge(
+            f"the knowledge has {size} bytes; at most {limits.request_bytes} are allowed in one request",
+            "Split it, or raise CKS_MAX_REQUEST_BYTES.",
+            bytes=size,
+            bytes_max=limits.request_bytes,
+        )
 
 
 def _entries(value: object, problems: list[Diagnostic]) -> list[object]:
@@ -196,30 +208,47 @@ def _read(value: object, limits: Limits, where: str, problems: list[Diagnostic])
 def _make(
     identity: object, structure: object, limits: Limits, where: str, problems: list[Diagnostic]
 ) -> KObject | None:
-    location = _location(identity, where or "object")
-    named = _named(location, where)
+    names = _names(identity)
+    faults: list[str] = [] if names else list(_identity_faults(identity))
     type_given = identity.get("type") if isinstance(identity, Mapping) else None
-    faults = [*_identity_faults(identity), *_structure_faults(structure, type_given)]
-    plain: Json = None
-    try:
-        plain = normalize(structure, "structure", limits.depth)
-    except NotCanonical as refused:
-        if isinstance(structure, Mapping):
-            faults.append(str(refused))
-    if faults or not isinstance(plain, dict) or not isinstance(identity, Mapping):
+    plain = _plain_structure(structure, type_given, limits.depth, faults)
+    if names is None or plain is None or faults:
+        location = _location(identity, where or "object")
+        named = _named(location, where)
         problems.extend(error(FORMAT, location, f"{named}: {fault}") for fault in faults)
         return None
-    id, type, name = (str(identity[key]) for key in IDENTITY_KEYS)
-    data = canonical(_as_json(id, type, name, plain))
+    data = canonical(_as_json(*names, plain))
     if len(data) > limits.object_bytes:
         raise TooLarge(
-            f"{named} has {len(data)} bytes; at most {limits.object_bytes} are allowed",
+            f"{_named(names[0], where)} has {len(data)} bytes; at most {limits.object_bytes} are allowed",
             "Split it into several objects or a document, or raise CKS_MAX_OBJECT_BYTES.",
-            object_id=id,
+            object_id=names[0],
             bytes=len(data),
             bytes_max=limits.object_bytes,
         )
-    return KObject(id, type, name, plain, digest(data), len(data))
+    return KObject(*names, plain, digest(data), len(data))
+
+
+def _names(identity: object) -> tuple[str, str, str] | None:
+    """Id, type and name of a faultless identity."""
+    if not isinstance(identity, Mapping) or len(identity) != len(IDENTITY_KEYS):
+        return None
+    names = [identity.get(key) for key in IDENTITY_KEYS]
+    good = [str.__str__(name) for name in names if isinstance(name, str) and _name_fault(name) is None]
+    return (good[0], good[1], good[2]) if len(good) == len(IDENTITY_KEYS) else None
+
+
+def _name_fault(name: str) -> str | None:
+    """Why the text cannot be an id, type or name."""
+    if not 0 < len(name) <= NAME_LENGTH_MAX:
+        length = f" of {len(name)} characters" if name else ""
+        return f"is {quoted(name)}{length}; it must have 1 to {NAME_LENGTH_MAX} characters"
+    if not name.isascii():
+        try:
+            normalize(name)
+        except NotCanonical as refused:
+            return f"is refused: {refused.reason}"
+    return None
 
 
 def _identity_faults(identity: object) -> Iterable[str]:
@@ -231,41 +260,44 @@ def _identity_faults(identity: object) -> Iterable[str]:
         yield f"identity has the unknown key {quoted(unknown[0])}; it has exactly 'id', 'type' and 'name'"
     for key in IDENTITY_KEYS:
         if key not in identity:
-            yield f"identity.{key} is missing"
+            yield f"identity.{key} is missing; it must be a non-empty string"
             continue
         value = identity[key]
-        if not isinstance(value, str) or not 0 < len(value) <= NAME_LENGTH_MAX:
-            length = f" of {len(value)} characters" if isinstance(value, str) and value else ""
-            allowed = f"a non-empty string of at most {NAME_LENGTH_MAX} characters"
-            yield f"identity.{key} is {quoted(value)}{length}; it must be {allowed}"
-        elif (fault := _text_fault(value, f"identity.{key}")) is not None:
-            yield fault
-
-
-def _text_fault(value: str, where: str) -> str | None:
-    try:
-        normalize(value, where)
-    except NotCanonical as refused:
-        return str(refused)
-    return None
+        fault = _name_fault(value) if isinstance(value, str) else f"is {quoted(value)}; it must be a string"
+        if fault is not None:
+            yield f"identity.{key} {fault}"
 
 
 def format_faults(obj: KObject) -> Iterable[str]:
     """What breaks the format in an object that was not made here, as one from another replica may."""
-    yield from _identity_faults(obj.as_json()["identity"])
-    yield from _structure_faults(obj.structure, obj.type)
+    if _names(identity := {"id": obj.id, "type": obj.type, "name": obj.name}) is None:
+        yield from _identity_faults(identity)
+    yield from _relation_faults(obj.structure, obj.type)
 
 
-def _structure_faults(structure: object, type: object) -> Iterable[str]:
+def _plain_structure(
+    structure: object, type: object, depth: int, faults: list[str]
+) -> dict[str, Json] | None:
+    """The normalized structure; what is wrong with it goes to `faults`."""
     if not isinstance(structure, Mapping):
-        yield f"structure is {quoted(structure)}; it must be an object"
-        return
+        faults.append(f"structure is {quoted(structure)}; it must be an object")
+        return None
+    plain: Json = None
+    try:
+        plain = normalize(structure, "structure", depth)
+    except NotCanonical as refused:
+        faults.append(str(refused))
+    faults.extend(_relation_faults(structure, type))
+    return plain if isinstance(plain, dict) else None
+
+
+def _relation_faults(structure: Mapping[Any, object], type: object) -> Iterable[str]:
     joined = "participants" in structure
     # A rule about relations of one type names that type and joins nothing.
     ruling = type == RULE_OF_ONE_RELATION_TYPE and not joined
     if joined != ("relation_type" in structure) and not ruling:
         has, lacks = ("participants", "relation_type") if joined else ("relation_type", "participants")
-        yield f"structure has {has!r} but not {lacks!r}; a relation has both, any other object neither"
+        yield f"structure has '{has}' but not '{lacks}'; a relation has both, any other object neither"
     if joined:
         yield from _participant_faults(structure["participants"])
     if "relation_type" in structure:
@@ -279,7 +311,7 @@ def _participant_faults(participants: object) -> Iterable[str]:
         yield f"structure.participants is {quoted(participants)}; it must be a list of two or more object ids"
         return
     if len(participants) < 2:
-        yield f"structure.participants has {len(participants)} id(s); a relation has two or more"
+        yield f"structure.participants has {len(participants)} object id(s); a relation has two or more"
     for index, participant in enumerate(participants):
         if not isinstance(participant, str) or not participant:
             yield f"structure.participants[{index}] is {quoted(participant)}; it must be an object id"
@@ -289,8 +321,7 @@ def _participant_faults(participants: object) -> Iterable[str]:
 def _location(identity: object, place: str) -> str:
     """The object's id where it can be named by it, else its place in the input."""
     id = identity.get("id") if isinstance(identity, Mapping) else None
-    usable = isinstance(id, str) and 0 < len(id) <= NAME_LENGTH_MAX and _text_fault(id, "id") is None
-    return str(id) if usable else place
+    return str.__str__(id) if isinstance(id, str) and _name_fault(id) is None else place
 
 
 def _named(location: str, where: str) -> str:
@@ -321,25 +352,31 @@ def _invalid(problems: list[Diagnostic]) -> InvalidKnowledge:
 def object_from_blob(data: bytes, expected: Hash) -> KObject:
     """The object that `expected` names, from its canonical bytes. Raises DamagedBlob."""
     if digest(data) != expected:
-        raise DamagedBlob(
-            f"the stored bytes of object {expected.hex()} do not match their hash",
-            "Restore it from a replica or a copy of the database.",
-            object_hash=expected.hex(),
-        )
+        raise _damaged(expected, "do not match their hash")
     try:
         value = orjson.loads(data)
-        if _LONG_INTEGER in data.translate(_DIGITS_AS_ZERO):
-            value = normalize(value, depth_max=200)
-        identity = value["identity"]
-        return KObject(
-            identity["id"], identity["type"], identity["name"], value["structure"], expected, len(data)
-        )
-    except (ValueError, KeyError, TypeError) as problem:
-        raise DamagedBlob(
-            f"the stored bytes of {expected.hex()} are not an object: {problem}",
-            "Restore it from a replica or a copy of the database.",
-            object_hash=expected.hex(),
-        ) from problem
+        if data.translate(_DIGITS_AS_ZERO).find(_LONG_INTEGER) >= 0:
+            value = normalize(value, depth_max=_STORED_DEPTH_MAX)
+        identity, structure = value["identity"], value["structure"]
+        id, type, name = identity["id"], identity["type"], identity["name"]
+    except (ValueError, KeyError, TypeError):
+        raise _damaged(expected, "are not an object") from None
+    if (
+        isinstance(id, str)
+        and isinstance(type, str)
+        and isinstance(name, str)
+        and isinstance(structure, dict)
+    ):
+        return KObject(id, type, name, structure, expected, len(data))
+    raise _damaged(expected, "are not an object")
+
+
+def _damaged(expected: Hash, what: str) -> DamagedBlob:
+    return DamagedBlob(
+        f"the stored bytes of object {expected.hex()} {what}",
+        "Restore it from a replica or a copy of the database.",
+        object_hash=expected.hex(),
+    )
 
 
 def dump_knowledge(objects: Iterable[KObject]) -> dict[str, Json]:
