@@ -1,4 +1,4 @@
-"""Builders for tries in tests: contents, a trie spelled from its definition, a load that tells its requests."""
+"""Builders for tries in tests: contents, a trie spelled from its definition, a load that tells its asks."""
 
 from __future__ import annotations
 
