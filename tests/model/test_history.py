@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,7 +170,7 @@ def test_a_version_that_is_not_here_is_named() -> None:
 
 def test_the_id_is_the_hash_of_exactly_the_fields() -> None:
     version = Version((name(2), name(1)), ROOT, False, "ann", "why", 1_700_000_000_000)
-    spelled = {
+    spelled: dict[str, Any] = {
         "author": "ann",
         "closed": False,
         "created_at": 1_700_000_000_000,
