@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -17,6 +18,7 @@ from cks_runtime.flow.conflicts import KINDS, ConflictKind, Conflicts
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.flow.inbox import ConflictInbox
 from cks_runtime.flow.journal import TRIM_INTERVAL_S, Journal
+from cks_runtime.flow.search import Search
 from cks_runtime.flow.sessions import Sessions
 from cks_runtime.model.errors import NotSupported
 from cks_runtime.model.events import GossipConflictDetected, InferenceConflictDetected
@@ -27,7 +29,7 @@ from cks_runtime.store.meta import get_meta, set_meta_once
 from cks_runtime.store.ports import Store
 from cks_runtime.store.sqlite import open_sqlite
 
-Service = Callable[[], Awaitable[None]]
+Service = Callable[[], Coroutine[Any, Any, None]]
 Opener = Callable[[RuntimeConfig], Awaitable[Store]]
 
 
@@ -66,10 +68,9 @@ class Runtime:
             self.instance_id,
             config.default_session,
         )
-        self.branches = Branches(
-            store, self.graphs, self.journal, self.commits, self.sessions, self.clock
-        )
+        self.branches = Branches(store, self.graphs, self.journal, self.commits, self.sessions, self.clock)
         self.conflicts = Conflicts(store, kinds)
+        self.search = Search(store, self.sessions)
         self.inboxes = {
             "gossip": ConflictInbox(store, "gossip", self.clock),
             "inference": ConflictInbox(store, "inference", self.clock),

@@ -121,9 +121,7 @@ class StalenessSweeper(ABC):
     async def _finish(self, now_ms: int, raised: int) -> None:
         async with self.rt.store.unit() as unit:
             row = await sweeps.get_sweep(unit, self.name)
-            await sweeps.put_sweep(
-                unit, replace(row, last_run_ms=now_ms, last_found=row.last_found + raised)
-            )
+            await sweeps.put_sweep(unit, replace(row, last_run_ms=now_ms, last_found=row.last_found + raised))
             await sweeps.release_lease(unit, f"sweep:{self.name}", self.rt.instance_id)
 
     async def _sweep_moved(self, now_ms: int) -> SweepReport:

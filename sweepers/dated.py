@@ -188,7 +188,7 @@ class TemporalStalenessSweeper(DatedSweeper):
 
     def finding(self, obj: KObject, now_ms: int) -> Finding | None:
         found = temporal(obj, now_ms)
-        return found and dated_finding(self.kind, obj.id, found.extra["valid_until"], found)
+        return None if found is None else dated_finding(self.kind, obj.id, found.extra["valid_until"], found)
 
 
 class ProvenanceStalenessSweeper(DatedSweeper):
@@ -205,4 +205,4 @@ class ProvenanceStalenessSweeper(DatedSweeper):
 
     def finding(self, obj: KObject, now_ms: int) -> Finding | None:
         found = provenance(obj, now_ms, self.ttl_ms)
-        return found and dated_finding(self.kind, obj.id, found.extra["checked_at"], found)
+        return None if found is None else dated_finding(self.kind, obj.id, found.extra["checked_at"], found)

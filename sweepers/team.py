@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -20,7 +21,7 @@ from sweepers.metronome import START_DELAY_S, Metronome
 
 DEBOUNCE_S = 0.1
 RETRY_S = 2.0
-ALARM_MAX_S = 60.0  # an alarm further away is set again: a suspended machine's clock may have jumped meanwhile
+ALARM_MAX_S = 60.0  # a longer alarm is set again: the wall clock may have jumped meanwhile
 
 _log = structlog.get_logger(__name__)
 
@@ -43,10 +44,9 @@ class _Member:
     poked: MemoryObjectReceiveStream[None]
 
     def wake(self) -> None:
-        try:
+        # where a poke already waits, one sweep serves both
+        with suppress(anyio.WouldBlock):
             self.poke.send_nowait(None)
-        except anyio.WouldBlock:
-            pass  # a poke already waits; one sweep serves both
 
 
 class SweeperTeam:
@@ -147,7 +147,7 @@ class SweeperTeam:
                     _log.info("sweep", sweeper=sweeper.name, raised=report.raised, sessions=report.sessions)
                 due_ms = await sweeper.due_in_ms(self._rt.clock())
             except CksError as error:
-                # a full disk or a damaged object must not end the service: what is left is found by the next sweep
+                # a full disk or a damaged object must not end the service: the next sweep finds what is left
                 _log.error("sweep_failed", sweeper=sweeper.name, error=error.message)
                 await anyio.sleep(RETRY_S)
                 continue

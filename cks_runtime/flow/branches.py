@@ -17,7 +17,7 @@ from cks_runtime.model.errors import HeadMoved, InvalidParameter
 from cks_runtime.model.events import SessionCreated
 from cks_runtime.model.graph import Graph, changes
 from cks_runtime.model.history import FIRST_VERSION, Version
-from cks_runtime.model.merge import Conflicted, Merged, MergeConflict, Resolution, merge
+from cks_runtime.model.merge import Conflicted, MergeConflict, Merged, Resolution, merge
 from cks_runtime.store import sessions as rows
 from cks_runtime.store.blobs import put_version
 from cks_runtime.store.journal import append_events
@@ -60,7 +60,13 @@ class Branches:
     """Operations on whole lines of work."""
 
     def __init__(
-        self, store: Store, graphs: Graphs, journal: Journal, commits: Commits, sessions: Sessions, clock: Clock
+        self,
+        store: Store,
+        graphs: Graphs,
+        journal: Journal,
+        commits: Commits,
+        sessions: Sessions,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._graphs = graphs
@@ -133,7 +139,8 @@ class Branches:
         """
         if target == source:
             raise InvalidParameter(
-                f"target_session_id and source_session_id are both {target!r}.", "Name two different sessions."
+                f"target_session_id and source_session_id are both {target!r}.",
+                "Name two different sessions.",
             )
         result: list[MergeDone] = []
 
@@ -212,9 +219,7 @@ class Branches:
             None, state.graph, outcome.graph, False, bases, outcome.dropped_relations, outcome.restored
         )
         self._commits.require_valid([state.graph, theirs], outcome.graph, outcome.touched)
-        return Plan(
-            outcome.graph, state.row.closed, merged=(other.head,), generation=other.generation
-        ), done
+        return Plan(outcome.graph, state.row.closed, merged=(other.head,), generation=other.generation), done
 
     async def _source_row(self, source: str, reader: Reader | None) -> SessionRow:
         if reader is None:
@@ -245,7 +250,9 @@ class Branches:
         async def plan(state: State, reader: Reader | None) -> Plan | None:
             if state.row.closed is not reopen:
                 return None
-            return Plan(state.graph, not reopen, author, "Reopen the session" if reopen else "Close the session")
+            return Plan(
+                state.graph, not reopen, author, "Reopen the session" if reopen else "Close the session"
+            )
 
         return await self._commits.advance(session_id, plan)
 
@@ -260,7 +267,9 @@ def branch_name(session_id: str, title: str) -> str:
 def _told(resolutions: Mapping[str, Resolution] | None) -> str:
     if not resolutions:
         return ""
-    chosen = [f"{id}: {how if how is None or isinstance(how, str) else 'edited'}" for id, how in resolutions.items()]
+    chosen = [
+        f"{id}: {how if how is None or isinstance(how, str) else 'edited'}" for id, how in resolutions.items()
+    ]
     shown = ", ".join(chosen[:20])
     return f" (resolved {shown}{', …' if len(chosen) > 20 else ''})"
 
@@ -282,5 +291,6 @@ def _check_no_conflict(resolutions: Mapping[str, Resolution]) -> None:
     if resolutions:
         named = ", ".join(sorted(resolutions)[:10])
         raise InvalidParameter(
-            f"resolutions names {named}, but nothing is in conflict.", "Leave resolutions out; the merge is clean."
+            f"resolutions names {named}, but nothing is in conflict.",
+            "Leave resolutions out; the merge is clean.",
         )

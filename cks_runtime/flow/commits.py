@@ -10,7 +10,14 @@ from cks_runtime.flow.graphs import Graphs, in_worker
 from cks_runtime.flow.journal import Journal
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.diagnostics import Diagnostic
-from cks_runtime.model.errors import HeadMoved, InvalidKnowledge, InvalidParameter, SessionClosed, SessionNotFound, TooLarge
+from cks_runtime.model.errors import (
+    HeadMoved,
+    InvalidKnowledge,
+    InvalidParameter,
+    SessionClosed,
+    SessionNotFound,
+    TooLarge,
+)
 from cks_runtime.model.events import Event, SessionCreated
 from cks_runtime.model.events import HeadMoved as HeadMovedEvent
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph, changes
@@ -175,7 +182,9 @@ class Commits:
         async def plan(state: State, reader: Reader | None) -> Plan | None:
             if state.row.closed:
                 raise closed_error(state.row.session_id)
-            result = compute(state.graph) if size <= _INLINE_MAX else await in_worker(lambda: compute(state.graph))
+            result = (
+                compute(state.graph) if size <= _INLINE_MAX else await in_worker(lambda: compute(state.graph))
+            )
             applied[:] = [result]
             if result.graph.root == state.graph.root:
                 return None
@@ -326,7 +335,9 @@ def _next_version(state: State, plan: Plan | None, now_ms: int) -> tuple[Version
 def _new_blobs(
     before: Graph, after: Graph, touched: Collection[KObject]
 ) -> list[tuple[Hash, blobs.Kind, bytes]]:
-    rows: list[tuple[Hash, blobs.Kind, bytes]] = [(key, "node", data) for key, data in new_nodes(before.trie, after.trie)]
+    rows: list[tuple[Hash, blobs.Kind, bytes]] = [
+        (key, "node", data) for key, data in new_nodes(before.trie, after.trie)
+    ]
     rows += [(obj.hash, "object", obj.blob()) for obj in touched]
     return rows
 
@@ -377,7 +388,8 @@ def check_expected(row: SessionRow, expected_head: str | None) -> None:
     wanted = expected_head.lower()
     if not 8 <= len(wanted) <= 64 or any(digit not in "0123456789abcdef" for digit in wanted):
         raise InvalidParameter(
-            f"expected_head is {expected_head[:80]!r}, not a version id.", "Give 8 to 64 hex digits of the version's id."
+            f"expected_head is {expected_head[:80]!r}, not a version id.",
+            "Give 8 to 64 hex digits of the version's id.",
         )
     if not row.head.hex().startswith(wanted):
         raise HeadMoved(
@@ -403,7 +415,8 @@ def raise_errors(found: Sequence[Diagnostic]) -> None:
 def not_found(session_id: str) -> SessionNotFound:
     """The error for a session that does not exist."""
     return SessionNotFound(
-        f"There is no session {session_id!r}.", "Use list_sessions, or evolve_knowledge with create=true to make it."
+        f"There is no session {session_id!r}.",
+        "Use list_sessions, or evolve_knowledge with create=true to make it.",
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cks_runtime.model.canon import Hash, Json
 from cks_runtime.model.claims import Finding, record_id
 from cks_runtime.model.events import (
     ConflictClosed,
+    ConflictRaised,
     Event,
     InferenceConflictDetected,
     TemporalConflictDetected,
@@ -19,7 +20,7 @@ from cks_runtime.store import conflicts as rows
 from cks_runtime.store import outbox
 from cks_runtime.store.conflicts import ClaimRow, RecordRow
 from cks_runtime.store.journal import append_events
-from cks_runtime.store.ports import Reader, Store, Unit
+from cks_runtime.store.ports import Store, Unit
 
 ACKNOWLEDGED = "acknowledged"
 
@@ -37,21 +38,22 @@ class ConflictKind:
     grouped: bool = False
 
 
-def _raised(record: RecordRow) -> dict[str, object]:
-    return {
-        "at_ms": record.detected_at_ms,
-        "session_id": record.session_id,
-        "record_id": record.record_id,
-        "occurrence": record.occurrence,
-        "version_id": record.version_id,
-    }
+def raised(event: type[ConflictRaised]) -> Callable[[RecordRow], Event]:
+    """How a record becomes an event of this class: its own fields, and those of its body that the class has."""
 
-
-def _dated(event: Callable[..., Event]) -> Callable[[RecordRow], Event]:
     def make(record: RecordRow) -> Event:
         ids = record.body["object_ids"]
         assert isinstance(ids, list)
-        return event(**_raised(record), object_id=ids[0], diagnostics=record.body["diagnostics"])
+        fields = {
+            **record.body,
+            "object_id": ids[0] if ids else "",
+            "at_ms": record.detected_at_ms,
+            "session_id": record.session_id,
+            "record_id": record.record_id,
+            "occurrence": record.occurrence,
+            "version_id": record.version_id,
+        }
+        return event.model_validate(fields)
 
     return make
 
@@ -59,14 +61,9 @@ def _dated(event: Callable[..., Event]) -> Callable[[RecordRow], Event]:
 KINDS: dict[str, ConflictKind] = {
     kind.name: kind
     for kind in (
-        ConflictKind(
-            "inference",
-            "inference_conflict",
-            lambda record: InferenceConflictDetected(**_raised(record), diagnostics=record.body["diagnostics"]),  # type: ignore[arg-type]
-            grouped=True,
-        ),
-        ConflictKind("temporal", "temporal_conflict", _dated(TemporalConflictDetected)),
-        ConflictKind("provenance", "provenance_conflict", _dated(VerificationExpired)),
+        ConflictKind("inference", "inference_conflict", raised(InferenceConflictDetected), grouped=True),
+        ConflictKind("temporal", "temporal_conflict", raised(TemporalConflictDetected)),
+        ConflictKind("provenance", "provenance_conflict", raised(VerificationExpired)),
     )
 }
 
@@ -176,7 +173,9 @@ class _Sheet:
         """Raise records for new claims; an acknowledged one stays closed."""
         if not fresh:
             return 0
-        groups = [dict(fresh)] if self._kind.grouped else [{claim: finding} for claim, finding in fresh.items()]
+        groups = (
+            [dict(fresh)] if self._kind.grouped else [{claim: finding} for claim, finding in fresh.items()]
+        )
         raised = 0
         for group in groups:
             name = record_id(group)
@@ -226,9 +225,7 @@ class _Sheet:
         before = await rows.get_record(self._unit, name)
         assert before is not None, "a claim names a record that does not exist"
         left = [row.body for row in await rows.record_claims(self._unit, name) if row.state == "open"]
-        record = replace(
-            before, version_id=self._version_id, body=_body(left), updated_at_ms=self._now_ms
-        )
+        record = replace(before, version_id=self._version_id, body=_body(left), updated_at_ms=self._now_ms)
         await rows.put_record(self._unit, record)
         if self._outbox_on:
             await outbox.refresh_payloads(self._unit, {name: task_payload(record)})
@@ -274,11 +271,14 @@ def task_payload(record: RecordRow) -> dict[str, Json]:
     }
 
 
-def _body(claims: Collection[dict[str, Json]] | object) -> dict[str, Json]:
-    diagnostics: list[Json] = []
-    ids: dict[str, None] = {}
-    for body in claims:  # type: ignore[attr-defined]
-        diagnostics.append(body["diagnostic"])
-        ids.update(dict.fromkeys(body["object_ids"]))
-    diagnostics.sort(key=lambda d: (d["location"], d["code"], d["message"]))  # type: ignore[index, call-overload]
-    return {"diagnostics": diagnostics, "object_ids": list(ids)}
+def _body(claims: Iterable[dict[str, Json]]) -> dict[str, Json]:
+    """The record's part of its claims: diagnostics by place, and every object once."""
+    diagnostics: list[dict[str, Json]] = []
+    ids: dict[Json, None] = {}
+    for body in claims:
+        diagnostic, object_ids = body["diagnostic"], body["object_ids"]
+        assert isinstance(diagnostic, dict) and isinstance(object_ids, list)
+        diagnostics.append(diagnostic)
+        ids.update(dict.fromkeys(object_ids))
+    diagnostics.sort(key=lambda d: (str(d["location"]), str(d["code"]), str(d["message"])))
+    return {"diagnostics": [*diagnostics], "object_ids": [*ids]}

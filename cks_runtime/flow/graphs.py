@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -47,10 +47,10 @@ async def drive(steps: Steps[A, T], fetch: Callable[[Sequence[Hash]], Awaitable[
             else:
                 step = await in_worker(lambda answer=answer: _advance(steps, answer))  # type: ignore[misc]
                 if isinstance(step, _Finished):
-                    return step.value  # type: ignore[no-any-return]
+                    return cast(T, step.value)
                 wanted = step
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
+        return cast(T, stop.value)
 
 
 class _Finished:
@@ -114,7 +114,7 @@ class Graphs:
         self._loading: dict[Hash, anyio.Lock] = {}
 
     @asynccontextmanager
-    async def _reading(self, reader: Reader | None):  # type: ignore[no-untyped-def]
+    async def _reading(self, reader: Reader | None) -> AsyncIterator[Reader]:
         if reader is not None:
             yield reader
             return
@@ -209,4 +209,8 @@ class Graphs:
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Sizes, hits and misses of the caches."""
-        return {"graphs": self._graphs.stats(), "blobs": self._blobs.stats(), "versions": self._versions.stats()}
+        return {
+            "graphs": self._graphs.stats(),
+            "blobs": self._blobs.stats(),
+            "versions": self._versions.stats(),
+        }

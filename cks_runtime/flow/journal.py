@@ -50,7 +50,9 @@ class Journal:
         try:
             await self.pump()
         except CksError:
-            _log.warning("journal.pump_failed", exc_info=True)  # committed all the same; the tail publishes it
+            _log.warning(
+                "journal.pump_failed", exc_info=True
+            )  # committed all the same; the tail publishes it
 
     async def pump(self) -> int:
         """Publish every stored event that was not published yet; returns how many."""

@@ -74,7 +74,8 @@ class Sessions:
         wanted = text.lower()
         if not PREFIX_MIN <= len(wanted) <= 64 or any(digit not in "0123456789abcdef" for digit in wanted):
             raise InvalidParameter(
-                f"{text[:80]!r} is not a version id.", "Give 64 hex digits, or 8 or more where they are unique."
+                f"{text[:80]!r} is not a version id.",
+                "Give 64 hex digits, or 8 or more where they are unique.",
             )
         if FIRST_VERSION.id.hex().startswith(wanted):
             return FIRST_VERSION
@@ -121,6 +122,4 @@ class Sessions:
                 heapq.heappush(heap, (-known[parent].generation, parent))
         async with self._store.reader() as reader:
             versions = await get_versions(reader, taken)
-        return HistoryPage(
-            tuple(versions[key] for key in taken), tuple(key for _, key in sorted(heap))
-        )
+        return HistoryPage(tuple(versions[key] for key in taken), tuple(key for _, key in sorted(heap)))

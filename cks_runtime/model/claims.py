@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cks_runtime.model.canon import Hash, Json, canonical, content_id, digest
+from cks_runtime.model.canon import Hash, Json, content_id
 from cks_runtime.model.diagnostics import Diagnostic
 from cks_runtime.model.graph import Graph
 
@@ -34,7 +34,8 @@ class Finding:
 
 def record_id(claims: Iterable[Hash]) -> str:
     """A record's id: the hash of its sorted claims."""
-    return digest(canonical(sorted(claim.hex() for claim in claims))).hex()
+    names: list[Json] = [*sorted(claim.hex() for claim in claims)]
+    return content_id(names).hex()
 
 
 def confidence_finding(graph: Graph, found: Diagnostic) -> Finding:

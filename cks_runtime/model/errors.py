@@ -37,7 +37,11 @@ class InvalidKnowledge(CksError):
     code = "invalid_knowledge"
 
     def __init__(
-        self, message: str, hint: str = "", diagnostics: Sequence[Mapping[str, object]] = (), **details: object
+        self,
+        message: str,
+        hint: str = "",
+        diagnostics: Sequence[Mapping[str, object]] = (),
+        **details: object,
     ) -> None:
         super().__init__(message, hint, diagnostics=list(diagnostics), **details)
 

@@ -23,7 +23,7 @@ async def put_blobs(unit: Unit, blobs: Iterable[tuple[Hash, Kind, bytes]]) -> No
 
 
 async def get_blobs(reader: Reader, hashes: Sequence[Hash]) -> dict[Hash, bytes]:
-    """The blobs of these hashes, unchecked: whoever parses a blob compares its hash. Raises DamagedBlob for a missing one."""
+    """The blobs of these hashes; whoever parses one compares its hash. Raises DamagedBlob for a missing one."""
     rows = await _where_in(reader, "SELECT hash, data FROM blobs WHERE hash IN", hashes)
     found = {bytes(key): bytes(data) for key, data in rows}
     for wanted in hashes:

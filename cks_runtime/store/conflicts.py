@@ -54,11 +54,13 @@ _CLAIM = "claim, kind, session_id, anchor, record_id, state, body"
 
 
 def _record(row: Row) -> RecordRow:
-    return RecordRow(*row[:9], orjson.loads(row[9]), *row[10:])
+    first, body, last = row[:9], row[9], row[10:]
+    return RecordRow(*first, orjson.loads(body), *last)  # type: ignore[call-arg]  # columns as in _RECORD
 
 
 def _claim(row: Row) -> ClaimRow:
-    return ClaimRow(bytes(row[0]), *row[1:6], orjson.loads(row[6]))
+    claim, middle, body = row[0], row[1:6], row[6]
+    return ClaimRow(bytes(claim), *middle, orjson.loads(body))  # type: ignore[call-arg]  # columns as in _CLAIM
 
 
 def _text(body: dict[str, Json]) -> str:
@@ -83,7 +85,9 @@ async def page_records(
         where.append("session_id = ?")
         params.append(session_id)
     rows = await reader.fetch(
-        f"SELECT {_RECORD} FROM conflicts WHERE {' AND '.join(where)} ORDER BY notice_no LIMIT ?", *params, limit
+        f"SELECT {_RECORD} FROM conflicts WHERE {' AND '.join(where)} ORDER BY notice_no LIMIT ?",
+        *params,
+        limit,
     )
     return [_record(row) for row in rows]
 
@@ -157,11 +161,15 @@ async def put_record(unit: Unit, record: RecordRow) -> None:
     )
 
 
-async def open_claims(reader: Reader, kind: str, session_id: str, anchors: Sequence[str] | None) -> list[ClaimRow]:
+async def open_claims(
+    reader: Reader, kind: str, session_id: str, anchors: Sequence[str] | None
+) -> list[ClaimRow]:
     """Open claims of one kind in a session: at these anchors, or all of them."""
     if anchors is None:
         rows = await reader.fetch(
-            f"SELECT {_CLAIM} FROM claims WHERE kind = ? AND session_id = ? AND state = 'open'", kind, session_id
+            f"SELECT {_CLAIM} FROM claims WHERE kind = ? AND session_id = ? AND state = 'open'",
+            kind,
+            session_id,
         )
         return [_claim(row) for row in rows]
     found: list[ClaimRow] = []

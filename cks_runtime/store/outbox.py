@@ -58,7 +58,9 @@ async def refresh_payloads(unit: Unit, payloads: Mapping[str, Mapping[str, Json]
 
 async def remove_tasks(unit: Unit, dedupe_keys: Sequence[str]) -> None:
     """Remove moot tasks, whatever their state."""
-    await unit.execute_many("DELETE FROM cks_outbox_tasks WHERE dedupe_key = ?", [(key,) for key in dedupe_keys])
+    await unit.execute_many(
+        "DELETE FROM cks_outbox_tasks WHERE dedupe_key = ?", [(key,) for key in dedupe_keys]
+    )
 
 
 async def queue_depths(reader: Reader) -> list[tuple[str, str, int, int]]:

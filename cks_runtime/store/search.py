@@ -33,13 +33,16 @@ async def index_batch(unit: Unit, text_of: Callable[[bytes], str]) -> bool:
     return True
 
 
-async def search_objects(reader: Reader, query: str, skip: int, limit: int) -> list[tuple[Hash, float]]:
-    """(object hash, score) of matching objects of any version, best first; higher scores are better."""
+async def search_objects(
+    reader: Reader, expression: str, skip: int, limit: int
+) -> list[tuple[Hash, bytes, float]]:
+    """(hash, blob, score) of matching objects of any version, best first; a higher score is better."""
     rows = await reader.fetch(
-        "SELECT b.hash, -bm25(search) FROM search JOIN blobs b ON b.blob_no = search.rowid"
-        " WHERE search MATCH ? ORDER BY bm25(search), search.rowid LIMIT ? OFFSET ?",
-        query,
+        "SELECT b.hash, b.data, -found.rank FROM (SELECT rowid, rank FROM search WHERE search MATCH ?"
+        " ORDER BY rank LIMIT ? OFFSET ?) AS found JOIN blobs b ON b.blob_no = found.rowid"
+        " ORDER BY found.rank, b.blob_no",
+        expression,
         limit,
         skip,
     )
-    return [(bytes(row[0]), float(row[1])) for row in rows]
+    return [(bytes(row[0]), bytes(row[1]), float(row[2])) for row in rows]

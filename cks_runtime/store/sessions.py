@@ -65,9 +65,7 @@ async def page_sessions(reader: Reader, closed: bool | None, after: str, limit: 
 
 async def moved_sessions(reader: Reader, since_seq: int, limit: int) -> list[SessionRow]:
     """Sessions whose head moved after journal number `since_seq`, in the order of their moves."""
-    rows = await reader.fetch(
-        f"{_FROM} WHERE s.moved_seq > ? ORDER BY s.moved_seq LIMIT ?", since_seq, limit
-    )
+    rows = await reader.fetch(f"{_FROM} WHERE s.moved_seq > ? ORDER BY s.moved_seq LIMIT ?", since_seq, limit)
     return [_session(row) for row in rows]
 
 

@@ -90,7 +90,8 @@ class SqliteStore:
             ):
                 await conn.execute_fetchall(f"PRAGMA {pragma}")
             if self.location == MEMORY:
-                await conn._execute(upgrade, conn._conn, self.location)
+                # the connection's own thread is the only one that may touch it, and there is no file to prepare
+                await conn._execute(upgrade, conn._conn, self.location)  # type: ignore[no-untyped-call]
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await conn.close()
@@ -185,7 +186,7 @@ async def open_sqlite(location: str, synchronous: Synchronous = "FULL") -> Sqlit
     Raises StoreUnusable, naming the file, when it cannot be used; never falls back to another place.
     """
     if location != MEMORY:
-        location = str(Path(location).expanduser().absolute())
+        location = os.path.abspath(os.path.expanduser(location))
         await anyio.to_thread.run_sync(_prepare, location)
     store = SqliteStore(location, synchronous)
     try:
@@ -253,7 +254,9 @@ def translated(error: sqlite3.Error) -> CksError:
     """The error of the tree that says what a caller can do about a database error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull("The disk that holds the database is full.", "Free some space and try again; nothing was lost.")
+        return StoreFull(
+            "The disk that holds the database is full.", "Free some space and try again; nothing was lost."
+        )
     if code == sqlite3.SQLITE_IOERR:
         return StoreFull(
             f"The database could not be read or written ({error}).",

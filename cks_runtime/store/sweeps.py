@@ -86,7 +86,8 @@ async def swap_mark(unit: Unit, sweeper: str, session_id: str, seen: Hash | None
 async def put_due(unit: Unit, rows: Iterable[tuple[DueKind, int, Hash, str]]) -> None:
     """Store when objects fall due: (kind, time in ms, object hash, object id)."""
     await unit.execute_many(
-        "INSERT INTO due (kind, at_ms, object_hash, object_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows
+        "INSERT INTO due (kind, at_ms, object_hash, object_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        rows,
     )
 
 
