@@ -46,7 +46,9 @@ def successor(graph: Objects, obj: KObject) -> KObject | None:
 
 def standing(obj: KObject | None) -> tuple[str, Json] | None:
     """What those that name `obj` as their successor depend on: its type, and its conclusion or subject."""
-    return None if obj is None or obj.type not in _TOPIC else (obj.type, obj.structure.get(_TOPIC[obj.type]))
+    if obj is None:
+        return None
+    return obj.type, obj.structure.get(_TOPIC[obj.type]) if obj.type in _TOPIC else None
 
 
 def chain_end(graph: Objects, obj: KObject) -> KObject:
@@ -88,22 +90,20 @@ def check_successor(obj: KObject, graph: Objects) -> Iterator[Diagnostic]:
     next_id = obj.structure.get("superseded_by")
     if obj.type not in _TOPIC or next_id is None:
         return
-    code, topic, name = _CODE[obj.type], _TOPIC[obj.type], f"{obj.type} {quoted(obj.id)}"
+    code, topic, kind = _CODE[obj.type], _TOPIC[obj.type], obj.type
+    after = graph.get(next_id) if isinstance(next_id, str) else None
     if not isinstance(next_id, str) or not next_id:
-        message = f"{name}: 'superseded_by' must be an object id or null, is {quoted(next_id)}"
-        yield broken(code, obj.id, message)
-        return
-    after = graph.get(next_id)
-    if after is None:
-        advice = f"supersede {quoted(obj.id)} by another, clear its 'superseded_by', or remove it first"
-        message = f"{name} is superseded by {quoted(next_id)}, which does not exist: {advice}"
-        yield broken(code, obj.id, message, next_id)
-    elif after.type != obj.type:
-        message = (
-            f"{name} is superseded by {quoted(next_id)}, which is a {quoted(after.type)}, not a {obj.type}"
+        problem = f"must be an object id or null, is {quoted(next_id)}"
+    elif after is None:
+        problem = (
+            f"names {quoted(next_id)}, which does not exist: name another, clear it, or remove this one first"
         )
-        yield broken(code, obj.id, message, next_id)
+    elif after.type != kind:
+        problem = f"names {quoted(next_id)}, which is of type {quoted(after.type)} and no {kind}"
     elif standing(after) != standing(obj):
         other, own = quoted(after.structure.get(topic)), quoted(obj.structure.get(topic))
-        message = f"{name} is superseded by {quoted(next_id)}, whose {topic!r} is {other} and not {own}"
-        yield broken(code, obj.id, message, next_id)
+        problem = f"names {quoted(next_id)}, whose {topic!r} is {other} and not {own}"
+    else:
+        return
+    others = [next_id] if isinstance(next_id, str) and next_id else []
+    yield broken(code, obj.id, f"{kind} {quoted(obj.id)}: 'superseded_by' {problem}", *others)
