@@ -1,0 +1,115 @@
+"""Myers' greedy comparison with a bound on the edits looked ahead: time and memory grow with the input only.
+
+E. W. Myers, "An O(ND) Difference Algorithm and Its Variations", Algorithmica 1 (1986). Within the bound the
+answer is a longest common subsequence; beyond it the path that came furthest is taken and the search goes on
+from there, so the answer is still a common subsequence, only not always a longest one.
+"""
+
+from itertools import compress, count
+from operator import ne
+
+Pairs = tuple[list[int], list[int]]
+Snake = tuple[int, int, int]
+
+STEPS = 1_200_000
+"""Lines times edits looked ahead: about what a diff of texts with no structure may cost."""
+AHEAD_MIN, AHEAD_MAX = 4, 512
+
+
+def common_pairs(a: list[int], b: list[int]) -> Pairs:
+    """Positions in `a` and in `b` of a common subsequence, both increasing."""
+    ahead_max = max(24, min(AHEAD_MAX, STEPS // (len(a) + len(b) + 1)))
+    ahead = ahead_max
+    x = y = 0
+    at_a: list[int] = []
+    at_b: list[int] = []
+    while x < len(a) and y < len(b):
+        snakes, matched, x, y = _furthest(a, b, x, y, ahead)
+        for start_a, start_b, length in reversed(snakes):
+            at_a.extend(range(start_a, start_a + length))
+            at_b.extend(range(start_b, start_b + length))
+        # A stretch with few matches is not worth the square of the look-ahead.
+        ahead = max(AHEAD_MIN, ahead // 2) if matched * 4 < ahead else min(ahead_max, ahead * 2)
+    return at_a, at_b
+
+
+def _furthest(a: list[int], b: list[int], x0: int, y0: int, ahead: int) -> tuple[list[Snake], int, int, int]:
+    """Follow the best paths from (x0, y0) for at most `ahead` edits.
+
+    Returns the matching runs of the path that came furthest (last run first), their lines, and its end.
+    """
+    width, height = len(a) - x0, len(b) - y0
+    middle = ahead + 1
+    reach = [0] * (2 * middle + 1)  # by diagonal k = x - y: the furthest x, counted from (x0, y0)
+    reach[middle] = equal_run(a, b, x0, y0, min(width, height))
+    trace = [[reach[middle]]]
+    best, best_k = 2 * reach[middle], 0
+    for edits in range(1, ahead + 1):
+        if best == width + height:
+            break
+        best = -1
+        low = edits if edits <= height else 2 * height - edits
+        high = edits if edits <= width else 2 * width - edits
+        for k in range(-low, high + 1, 2):
+            left, right = reach[middle + k - 1], reach[middle + k + 1]
+            x = right if k == -edits or (k != edits and left < right) else left + 1
+            y = x - k
+            if x < width and y < height and a[x0 + x] == b[y0 + y]:
+                x += equal_run(a, b, x0 + x, y0 + y, min(width - x, height - y))
+                y = x - k
+            reach[middle + k] = x
+            if x + y > best and x <= width and y <= height:
+                best, best_k = x + y, k
+        trace.append(reach[middle - edits : middle + edits + 1])
+    return _path(trace, best_k, x0, y0)
+
+
+def equal_run(a: list[int], b: list[int], x: int, y: int, limit: int) -> int:
+    """How many lines, at most `limit`, are equal from these places on."""
+    length, step = 0, 16
+    while length < limit:
+        step = min(step, limit - length)
+        part_a = a[x + length : x + length + step]
+        part_b = b[y + length : y + length + step]
+        if part_a != part_b:
+            return length + next(compress(count(), map(ne, part_a, part_b)))
+        length += step
+        step *= 4
+    return length
+
+
+def equal_tail(a: list[int], b: list[int], x: int, y: int, limit: int) -> int:
+    """How many lines, at most `limit`, are equal just before these places."""
+    length, step = 0, 4
+    while length < limit:
+        step = min(step, limit - length)
+        part_a = a[x - length - step : x - length]
+        part_b = b[y - length - step : y - length]
+        if part_a != part_b:
+            return length + next(compress(count(), map(ne, reversed(part_a), reversed(part_b))))
+        length += step
+        step *= 4
+    return length
+
+
+def _path(trace: list[list[int]], k: int, x0: int, y0: int) -> tuple[list[Snake], int, int, int]:
+    """Walk back from diagonal `k` of the last row of `trace`, choosing as `_furthest` chose."""
+    snakes: list[Snake] = []
+    matched = 0
+    x = trace[-1][len(trace) - 1 + k]
+    end_x, end_y = x0 + x, y0 + x - k
+    for edits in range(len(trace) - 1, 0, -1):
+        before = trace[edits - 1]
+        at = k + edits - 1  # where diagonal k stands in `before`
+        if k == -edits or (k != edits and before[at - 1] < before[at + 1]):
+            start, step = before[at + 1], 1
+        else:
+            start, step = before[at - 1] + 1, -1
+        if x > start:
+            snakes.append((x0 + start, y0 + start - k, x - start))
+            matched += x - start
+        x, k = before[at + step], k + step
+    if x > 0:
+        snakes.append((x0, y0, x))
+        matched += x
+    return snakes, matched, end_x, end_y
