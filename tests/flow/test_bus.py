@@ -1,4 +1,4 @@
-"""The bus: order, bounds, isolation of subscribers, and nothing lost to cancellation."""
+"""Publishing on the bus: order, kinds, bounds, and subscribers that cannot harm each other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import anyio
 import pytest
 import structlog
 from anyio.lowlevel import checkpoint
+from bus_building import created, moved, taken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cks_runtime.flow.bus import TURN, EventBus, Overflow, Subscription
+from cks_runtime.flow.bus import EventBus, Overflow, Subscription
 from cks_runtime.model.events import (
     ConflictRaised,
     Event,
@@ -35,21 +36,6 @@ def anyio_backend() -> str:
 def logged() -> Iterator[list[structlog.typing.EventDict]]:
     with structlog.testing.capture_logs() as entries:
         yield entries
-
-
-def moved(seq: int) -> HeadMoved:
-    return HeadMoved(version_id="aa", previous_id="bb", seq=seq)
-
-
-def created(seq: int) -> SessionCreated:
-    return SessionCreated(version_id="aa", seq=seq)
-
-
-def taken(subscription: Subscription) -> list[int]:
-    found = []
-    while len(subscription):
-        found.append(subscription.receive_nowait().seq)
-    return found
 
 
 def test_every_subscriber_gets_the_published_order_whatever_the_batching() -> None:
@@ -169,140 +155,6 @@ async def test_one_that_raises_and_one_that_sleeps_harm_nobody(
     assert with_traceback == [2**power for power in range(14)]
 
 
-async def test_a_batch_wakes_a_waiting_reader_once() -> None:
-    bus = EventBus()
-    batches: list[list[int]] = []
-    subscription = bus.subscribe()
-
-    async def read() -> None:
-        while True:
-            batches.append([event.seq for event in await subscription.receive_batch()])
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        await anyio.wait_all_tasks_blocked()
-        bus.publish([moved(seq) for seq in range(200)])
-        bus.publish(moved(200))
-        await anyio.wait_all_tasks_blocked()
-        group.cancel_scope.cancel()
-    assert batches == [list(range(201))]
-
-
-async def test_a_batch_is_at_most_what_was_asked_for() -> None:
-    bus = EventBus()
-    subscription = bus.subscribe()
-    bus.publish([moved(seq) for seq in range(5)])
-    assert [event.seq for event in await subscription.receive_batch(max=2)] == [0, 1]
-    assert [event.seq for event in await subscription.receive_batch(max=5)] == [2, 3, 4]
-    with pytest.raises(ValueError, match="at least 1"):
-        await subscription.receive_batch(max=0)
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_readers_cancelled_at_any_point_lose_nothing(seed: int) -> None:
-    """Readers of one subscription come and go at random; each event reaches exactly one of them."""
-    rng = random.Random(seed)
-    bus = EventBus()
-    subscription = bus.subscribe(capacity=10_000)
-    got: list[int] = []
-    total = 600
-
-    async def read(scope: anyio.CancelScope) -> None:
-        with scope:
-            while True:
-                match rng.randrange(3):
-                    case 0:
-                        got.append((await subscription.receive()).seq)
-                    case 1:
-                        got.extend(event.seq for event in await subscription.receive_batch(rng.randint(1, 5)))
-                    case _:
-                        async for event in subscription:
-                            got.append(event.seq)
-                            if rng.random() < 0.3:
-                                break
-
-    async with anyio.create_task_group() as group:
-        scopes: list[anyio.CancelScope] = []
-        seq = 0
-        while seq < total:
-            for _ in range(rng.randint(0, 3)):
-                scopes.append(anyio.CancelScope())
-                group.start_soon(read, scopes[-1])
-            size = min(rng.randint(1, 4), total - seq)
-            bus.publish([moved(seq + index) for index in range(size)])
-            seq += size
-            for _ in range(rng.randint(0, 3)):
-                await checkpoint()
-            while scopes and rng.random() < 0.6:
-                scopes.pop(rng.randrange(len(scopes))).cancel()
-        for scope in scopes:
-            scope.cancel()
-    got += taken(subscription)
-    assert sorted(got) == list(range(total))
-    assert subscription.delivered == total
-    assert subscription.dropped == 0
-
-
-@pytest.mark.parametrize("steps", range(6))
-async def test_a_reader_cancelled_between_wake_up_and_resume_leaves_the_event(steps: int) -> None:
-    bus = EventBus()
-    subscription = bus.subscribe()
-    got: list[Event] = []
-
-    async def read() -> None:
-        got.append(await subscription.receive())
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        for _ in range(steps):
-            await checkpoint()
-        bus.publish(moved(1))
-        group.cancel_scope.cancel()
-    assert [event.seq for event in got] + taken(subscription) == [1]
-
-
-async def test_closing_while_readers_wait_ends_all_of_them() -> None:
-    bus = EventBus()
-    subscription = bus.subscribe()
-    ended: list[str] = []
-
-    async def iterate() -> None:
-        async for _event in subscription:
-            pass
-        ended.append("iterate")
-
-    async def receive() -> None:
-        with pytest.raises(anyio.EndOfStream):
-            await subscription.receive()
-        ended.append("receive")
-
-    async def receive_batch() -> None:
-        with pytest.raises(anyio.EndOfStream):
-            await subscription.receive_batch()
-        ended.append("batch")
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            for reader in (iterate, receive, receive_batch):
-                group.start_soon(reader)
-            await anyio.wait_all_tasks_blocked()
-            subscription.close()
-    assert sorted(ended) == ["batch", "iterate", "receive"]
-    assert bus.stats() == []
-
-
-async def test_what_was_queued_before_closing_is_still_read() -> None:
-    bus = EventBus()
-    subscription = bus.subscribe()
-    bus.publish([moved(1), moved(2)])
-    subscription.close()
-    subscription.close()
-    bus.publish(moved(3))
-    assert [event.seq async for event in subscription] == [1, 2]
-    with pytest.raises(anyio.EndOfStream):
-        subscription.receive_nowait()
-
-
 async def test_closing_the_bus_lets_listeners_finish() -> None:
     bus = EventBus()
     seen: list[int] = []
@@ -374,36 +226,6 @@ async def test_a_handler_that_feeds_itself_forever_does_not_stop_the_loop() -> N
             bus.listen(group, again)
             bus.publish(moved(1))
     assert scope.cancelled_caught
-
-
-async def test_a_full_queue_gives_other_tasks_their_turn() -> None:
-    bus = EventBus()
-    subscription = bus.subscribe()
-    bus.publish([moved(seq) for seq in range(1000)])
-    subscription.close()
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await checkpoint()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(count)
-        async for _event in subscription:
-            pass
-        group.cancel_scope.cancel()
-    assert turns >= 1000 // TURN
-
-
-async def test_nowait_tells_empty_from_ended() -> None:
-    bus = EventBus()
-    async with bus.subscribe() as subscription:
-        with pytest.raises(anyio.WouldBlock):
-            subscription.receive_nowait()
-    with pytest.raises(anyio.EndOfStream):
-        subscription.receive_nowait()
 
 
 async def test_memory_stays_bounded_however_much_is_published() -> None:
