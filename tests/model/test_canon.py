@@ -100,7 +100,7 @@ def outcome(write: Callable[[Json], bytes], value: Json) -> bytes | str:
         return refused.where
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(values)
 @example({"\ue000": 1, "\U00010000": 2})
 @example({"a": [-1.0], "b": {"c": 5e-324}, "d": None})
@@ -158,7 +158,7 @@ def same(a: Json, b: Json) -> bool:
     return type(a) is type(b) and a == b
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(values)
 def test_normalizing_keeps_the_canonical_bytes_and_happens_once(value: Json) -> None:
     try:
