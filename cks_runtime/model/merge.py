@@ -196,6 +196,7 @@ class _Work:
     """A merge as far as it is decided.
 
     `chosen` overlays ours (and theirs, which is equal where nothing is chosen); `clashes` are undecided yet.
+    `gone` is what `null` resolutions drop, with the relations and records that go along; it overrules `chosen`.
     """
 
     def __init__(self, bases: Sequence[Graph], ours: Graph, theirs: Graph) -> None:
@@ -203,7 +204,8 @@ class _Work:
         self.chosen: dict[str, KObject | None] = {}
         self.clashes: dict[str, Clash] = {}
         self.given: set[str] = set()
-        self.dropped: set[str] = set()
+        self.nulled: set[str] = set()
+        self.gone: set[str] = set()
         self.restored: set[str] = set()
         for id, left, right in changes(ours, theirs):
             self.put(id, settle(self.bases_of(id), left, right))
@@ -222,6 +224,11 @@ class _Work:
             self.chosen[id] = outcome
 
     def get(self, id: str) -> KObject | None:
+        """The object as it is decided."""
+        return None if id in self.gone else self.kept(id)
+
+    def kept(self, id: str) -> KObject | None:
+        """The object as it would be if nothing were dropped."""
         return self.chosen[id] if id in self.chosen else self.ours.get(id)
 
     def exists(self, id: str) -> bool:
@@ -247,25 +254,25 @@ class _Work:
 
         Each side is valid by itself, so only an object that one of them edited or made can be such a one.
         """
-        for id, obj in self.chosen.items():
-            lost = [
-                (role, target)
-                for role, target in (references(obj) if obj is not None else ())
-                if not self.exists(target) and (target in self.ours) != (target in self.theirs)
-            ]
-            lost = [(role, target) for role, target in lost if target not in self.dropped]
+        for id in self.chosen:
+            obj = self.get(id)
+            lost = [(role, target) for role, target in (references(obj) if obj else ()) if self.lost(target)]
             if lost:
                 named = tuple(sorted({_FIELD_OF_ROLE[role] for role, _ in lost}))
                 yield self.conflict(id, Clash("dangling", named), tuple(sorted({t for _, t in lost})))
+
+    def lost(self, id: str) -> bool:
+        """Whether one side removed the object, and no resolution dropped it."""
+        return id not in self.gone and not self.exists(id) and (id in self.ours) != (id in self.theirs)
 
     def invalid(self, keys: Keyring, answered: set[str]) -> list[MergeConflict]:
         """The objects that ERRORs of the merged graph name and either side changed.
 
         Once all of these are answered, they are named again, and with them where the ERROR is.
         """
-        merged = self.graph()
         named: dict[str, list[Diagnostic]] = {}
-        for error in check_change([self.ours, self.theirs], merged, self.chosen.keys(), keys):
+        touched = self.chosen.keys() | self.gone
+        for error in check_change([self.ours, self.theirs], self.graph(), touched, keys):
             others = error.extra.get("object_ids")
             ids = {id for id in (others if isinstance(others, list) else ()) if isinstance(id, str)}
             ids &= self.candidates
@@ -286,16 +293,17 @@ class _Work:
         kept: list[_Kept] = []
         for conflict, resolution in answers:
             id = conflict.object_id
+            self.restored.discard(id)
             if resolution is None:
                 self.put(id, None)
-                self.dropped.add(id)
+                self.nulled.add(id)
             elif isinstance(resolution, KObject):
                 self.put(id, resolution)
                 self.given.add(id)
             else:
                 kept += self.take_side(conflict, _SIDES[resolution])
         self.restore(kept)
-        self.cascade()
+        self.gone = self.dropped()
 
     def take_side(self, conflict: MergeConflict, side: Side) -> list[_Kept]:
         """Decide for a side; the object, where what it refers to has to come with it."""
@@ -315,45 +323,47 @@ class _Work:
             obj, graph = kept.pop()
             for id in _needed(obj, graph):
                 found = graph.get(id)
-                if found is not None and not self.exists(id) and id not in self.dropped:
+                if found is not None and not self.exists(id) and id not in self.nulled:
                     self.put(id, found)
                     self.restored.add(id)
                     kept.append((found, graph))
 
-    def cascade(self) -> None:
-        """Drop the relations and records of what was dropped, as `remove_object` does."""
-        waiting = list(self.dropped)
+    def dropped(self) -> set[str]:
+        """What was dropped, with its relations and records and theirs, as `remove_object` takes them along."""
+        gone = set(self.nulled)
+        waiting = list(gone)
         while waiting:
-            target = waiting.pop()
-            for id in self.about(target):
-                if id not in self.dropped and id not in self.clashes:
-                    self.put(id, None)
-                    self.dropped.add(id)
+            for id in self.about(waiting.pop()):
+                if id not in gone and id not in self.clashes:
+                    gone.add(id)
                     waiting.append(id)
+        return gone
 
-    def about(self, target: str) -> list[str]:
-        """Relations that mention `target` and records whose subject it is, as things are decided."""
-        found: set[str] = set(self.given)
+    def about(self, target: str) -> Iterator[str]:
+        """Relations that mention `target` and records whose subject it is, unless one side's removal stands."""
+        wanted = {("participant", target), ("subject", target)}
+        found = set(self.given)
         for graph in (self.ours, self.theirs):
             found.update(graph.referrers("participant", target), graph.referrers("subject", target))
-        wanted = {("participant", target), ("subject", target)}
-        known = ((id, self.get(id)) for id in sorted(found))
-        return [id for id, obj in known if obj is not None and not wanted.isdisjoint(references(obj))]
+        for id in found:
+            obj = self.kept(id)
+            if obj is not None and not wanted.isdisjoint(references(obj)):
+                yield id
 
     # ---- outcome
 
     def graph(self) -> Graph:
-        return self.ours.with_changes(self.chosen)
+        return self.ours.with_changes({**self.chosen, **dict.fromkeys(self.gone)})
 
     def merged(self) -> Merged:
-        gone = [(id, self.ours.get(id) or self.theirs.get(id)) for id in sorted(self.dropped)]
-        touched = [id for id, obj in self.chosen.items() if obj != self.ours.get(id)]
+        touched = (id for id in self.chosen.keys() | self.gone if self.get(id) != self.ours.get(id))
+        sides = {id: (self.ours.get(id), self.theirs.get(id)) for id in sorted(self.gone)}
         return Merged(
             self.graph(),
             tuple(sorted(touched)),
-            dropped_relations=tuple(id for id, obj in gone if obj is not None and obj.is_relation),
-            dropped_records=tuple(id for id, obj in gone if obj is not None and obj.type == RECORD_TYPE),
-            restored=tuple(sorted(id for id in self.restored if self.get(id) is not None)),
+            tuple(id for id, objects in sides.items() if any(o and o.is_relation for o in objects)),
+            tuple(id for id, objects in sides.items() if any(o and o.type == RECORD_TYPE for o in objects)),
+            tuple(sorted(self.restored - self.gone)),
         )
 
 
@@ -363,5 +373,7 @@ def _needed(obj: KObject, graph: Graph) -> Iterator[str]:
         yield target
     if obj.type == RECORD_TYPE:
         for id in graph.referrers("participant", obj.id):
-            if graph[id].structure.get("relation_type") == LINK_TYPE:
+            link = graph[id].structure
+            ends = [obj.structure.get("subject_id"), obj.id]
+            if link.get("relation_type") == LINK_TYPE and link.get("participants") == ends:
                 yield id
