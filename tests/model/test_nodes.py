@@ -128,6 +128,17 @@ def test_a_wrong_count_is_refused_and_blamed_on_the_parent(wrong: int) -> None:
         refused(root, blobs, root, "entries")
 
 
+def test_a_wrong_count_of_a_part_at_hand_is_refused_too() -> None:
+    like = at_once(numbered(600))
+    blobs = blobs_of(like)
+    top = json.loads(blobs[like.root])
+    top["children"]["5"][1] += 1
+    root = put(blobs, top)
+    with pytest.raises(DamagedBlob, match="entries, the child has") as caught:
+        run(root, blobs, like)
+    assert caught.value.details["node_hash"] == root.hex()
+
+
 @pytest.mark.parametrize("count", [1, 33])
 def test_an_empty_child_is_refused_whatever_its_parent_says(count: int) -> None:
     trie = at_once({id: value(id) for id in CROWD})
@@ -168,7 +179,7 @@ def damage(blob: bytes, chance: random.Random) -> bytes:
     return chance.choice(edits)()
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(20, 700), st.randoms(use_true_random=False))
 def test_whatever_loads_is_the_one_trie_of_its_content(count: int, chance: random.Random) -> None:
     """Damage a node and re-hash the path above it, as a hostile peer would."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trie_building import CROWD, POOL, Blobs, at_once, blobs_of, crowd, numbered, run, spelled, value
 
@@ -19,6 +19,7 @@ many = st.sets(st.sampled_from(POOL), min_size=25).map(lambda ids: {id: value(id
 contents = st.one_of(entries_, many)
 
 
+@settings(deadline=None)
 @given(
     contents,
     st.lists(st.dictionaries(ids, st.none() | st.integers(0, 3).map(value), max_size=60), max_size=6),
@@ -40,6 +41,7 @@ def test_equal_content_has_an_equal_root_whatever_the_edits(
         assert blobs_of(trie) == blobs
 
 
+@settings(deadline=None)
 @given(many, st.randoms(use_true_random=False))
 def test_order_does_not_matter_one_by_one(content: dict[str, Hash], chance: random.Random) -> None:
     order = list(content)
@@ -128,6 +130,7 @@ def test_requests_go_by_level_and_are_bounded() -> None:
     assert len({hash for page in asked for hash in page}) == sum(map(len, asked))
 
 
+@settings(deadline=None)
 @given(contents, contents, st.booleans())
 def test_diff_new_nodes_and_load_agree_with_plain_dicts(
     a: dict[str, Hash], b: dict[str, Hash], near: bool
