@@ -100,7 +100,7 @@ edits = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(edits, st.booleans())
 def test_derived_equals_built_at_once(edits: list[dict[str, KObject | None]], asked_early: bool) -> None:
     graph, model = EMPTY_GRAPH, dict[str, KObject]()
@@ -120,7 +120,7 @@ def test_derived_equals_built_at_once(edits: list[dict[str, KObject | None]], as
     assert hash(graph) == hash(graph_of(model.values()))
 
 
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(edits, edits)
 def test_changes_and_load_agree_with_plain_dicts(
     one: list[dict[str, KObject | None]], two: list[dict[str, KObject | None]]
