@@ -207,6 +207,7 @@ class _Work:
         self.nulled: set[str] = set()
         self.gone: set[str] = set()
         self.restored: set[str] = set()
+        self.result: Graph | None = None
         for id, left, right in changes(ours, theirs):
             self.put(id, settle(self.bases_of(id), left, right))
         self.candidates = self.chosen.keys() | self.clashes.keys()
@@ -304,6 +305,7 @@ class _Work:
                 kept += self.take_side(conflict, _SIDES[resolution])
         self.restore(kept)
         self.gone = self.dropped()
+        self.result = None
 
     def take_side(self, conflict: MergeConflict, side: Side) -> list[_Kept]:
         """Decide for a side; the object, where what it refers to has to come with it."""
@@ -353,7 +355,9 @@ class _Work:
     # ---- outcome
 
     def graph(self) -> Graph:
-        return self.ours.with_changes({**self.chosen, **dict.fromkeys(self.gone)})
+        if self.result is None:
+            self.result = self.ours.with_changes({**self.chosen, **dict.fromkeys(self.gone)})
+        return self.result
 
     def merged(self) -> Merged:
         touched = (id for id in self.chosen.keys() | self.gone if self.get(id) != self.ours.get(id))

@@ -166,7 +166,7 @@ def expect_nothing_lost(base: Graph, ours: Graph, theirs: Graph, merged: Graph) 
                     assert after.get(field) == mine.get(field), (id, field)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(bases, edits | reasoning, edits | reasoning)
 def test_a_merge_is_symmetric_idempotent_valid_and_loses_nothing(
     base: Graph, left: Edits, right: Edits
@@ -251,7 +251,7 @@ def test_a_criss_cross_does_not_depend_on_the_order_of_bases(operations: list[Ed
                 assert outcome.graph.get(id) == theirs.get(id)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(bases, edits | reasoning, edits | reasoning, st.data())
 def test_resolutions_settle_every_merge(base: Graph, left: Edits, right: Edits, data: st.DataObject) -> None:
     ours, theirs = changed(base, left), changed(base, right)
