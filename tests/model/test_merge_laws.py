@@ -166,7 +166,7 @@ def expect_nothing_lost(base: Graph, ours: Graph, theirs: Graph, merged: Graph) 
                     assert after.get(field) == mine.get(field), (id, field)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(bases, edits | reasoning, edits | reasoning)
 def test_a_merge_is_symmetric_idempotent_valid_and_loses_nothing(
     base: Graph, left: Edits, right: Edits
@@ -220,7 +220,7 @@ def expect_conflicts_are_real(base: Graph, outcome: Conflicted) -> None:
                 assert left != right
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(bases, edits, edits)
 def test_one_side_alone_is_taken_as_it_is(base: Graph, left: Edits, right: Edits) -> None:
     ours = changed(base, left)
@@ -233,7 +233,7 @@ def test_one_side_alone_is_taken_as_it_is(base: Graph, left: Edits, right: Edits
     assert same.touched == ()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(edits, min_size=4, max_size=4), bases)
 def test_a_criss_cross_does_not_depend_on_the_order_of_bases(operations: list[Edits], start: Graph) -> None:
     first, second = changed(start, operations[0]), changed(start, operations[1])
@@ -251,7 +251,7 @@ def test_a_criss_cross_does_not_depend_on_the_order_of_bases(operations: list[Ed
                 assert outcome.graph.get(id) == theirs.get(id)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(bases, edits | reasoning, edits | reasoning, st.data())
 def test_resolutions_settle_every_merge(base: Graph, left: Edits, right: Edits, data: st.DataObject) -> None:
     ours, theirs = changed(base, left), changed(base, right)
@@ -279,7 +279,7 @@ def test_resolutions_settle_every_merge(base: Graph, left: Edits, right: Edits, 
         assert id in outcome.graph
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(bases, edits, edits, st.sampled_from(["branch_a", "branch_b"]))
 def test_naming_one_side_throughout_settles_every_merge(
     base: Graph, left: Edits, right: Edits, side: str
