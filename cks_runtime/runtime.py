@@ -20,14 +20,13 @@ from cks_runtime.flow.inbox import ConflictInbox
 from cks_runtime.flow.journal import TRIM_INTERVAL_S, Journal
 from cks_runtime.flow.search import Search
 from cks_runtime.flow.sessions import Sessions
-from cks_runtime.model.errors import NotSupported
 from cks_runtime.model.events import GossipConflictDetected, InferenceConflictDetected
 from cks_runtime.model.history import FIRST_VERSION
 from cks_runtime.model.records import Keyring, derive_key, key_id
 from cks_runtime.store.blobs import put_version
 from cks_runtime.store.meta import get_meta, set_meta_once
+from cks_runtime.store.open import open_store
 from cks_runtime.store.ports import Store
-from cks_runtime.store.sqlite import open_sqlite
 
 Service = Callable[[], Coroutine[Any, Any, None]]
 Opener = Callable[[RuntimeConfig], Awaitable[Store]]
@@ -92,7 +91,7 @@ class Runtime:
         StoreUnusable when the database cannot be used.
         """
         config = config or RuntimeConfig()
-        store = await (opener or open_store)(config)
+        store = await (opener(config) if opener else open_store(config.db_path, config.sqlite_synchronous))
         try:
             keys, replica_id = await _identity(store, config)
             kinds = {**KINDS, **{kind.name: kind for kind in conflict_kinds}}
@@ -131,15 +130,6 @@ class Runtime:
         while True:
             await anyio.sleep(TRIM_INTERVAL_S)
             await self.journal.trim(self.clock())
-
-
-async def open_store(config: RuntimeConfig) -> Store:
-    """The store that `db_path` names."""
-    if config.db_path.startswith(("postgresql://", "postgres://")):
-        raise NotSupported(
-            "This build has no PostgreSQL store yet.", "Set CKS_MCP_DB_PATH to a file path or to :memory:."
-        )
-    return await open_sqlite(config.db_path, config.sqlite_synchronous)
 
 
 async def _identity(store: Store, config: RuntimeConfig) -> tuple[Keyring, str]:

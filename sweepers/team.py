@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
-import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from cks_runtime.flow.bus import Subscription
@@ -23,7 +23,7 @@ DEBOUNCE_S = 0.1
 RETRY_S = 2.0
 ALARM_MAX_S = 60.0  # a longer alarm is set again: the wall clock may have jumped meanwhile
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,11 @@ class SweeperTeam:
             try:
                 report = await sweeper.sweep()
                 if report.raised:
-                    _log.info("sweep", sweeper=sweeper.name, raised=report.raised, sessions=report.sessions)
+                    _log.info("sweeper %s raised %d conflicts", sweeper.name, report.raised)
                 due_ms = await sweeper.due_in_ms(self._rt.clock())
             except CksError as error:
                 # a full disk or a damaged object must not end the service: the next sweep finds what is left
-                _log.error("sweep_failed", sweeper=sweeper.name, error=error.message)
+                _log.error("sweeper %s failed: %s", sweeper.name, error.message)
                 await anyio.sleep(RETRY_S)
                 continue
             alarm_s = ALARM_MAX_S if due_ms is None else min(ALARM_MAX_S, due_ms / 1000)

@@ -345,6 +345,8 @@ def _new_blobs(
 async def _swap(unit: Unit, state: State, version: Version, title: str, now_ms: int, seq: int) -> None:
     row = state.row
     if state.exists:
+        if len(version.parents) > 1:
+            await sessions.put_merge(unit, row.session_id, version.id, row.head)
         moved = await sessions.move_head(
             unit, row.session_id, row.head, version.id, version.root, version.closed, now_ms, seq
         )

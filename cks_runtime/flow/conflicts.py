@@ -100,6 +100,11 @@ class Conflicts:
         async with self._store.reader() as reader:
             return await rows.session_records(reader, session_id, limit)
 
+    async def count_open(self) -> dict[str, int]:
+        """Open records by kind."""
+        async with self._store.reader() as reader:
+            return await rows.count_open(reader)
+
     async def reconcile(
         self,
         unit: Unit,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 import anyio
-import structlog
 
 from cks_runtime.flow.bus import EventBus
 from cks_runtime.model.errors import CksError
@@ -13,7 +13,7 @@ from cks_runtime.model.events import Event
 from cks_runtime.store import journal as rows
 from cks_runtime.store.ports import Store
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 TAIL_INTERVAL_S = 0.2
 PAGE = 500
@@ -77,7 +77,7 @@ class Journal:
                 await self.pump()
             except CksError:
                 # a locked or full database must not end the service: the next round tries again
-                _log.warning("journal.pump_failed", exc_info=True)
+                _log.warning("events could not be read from the journal", exc_info=True)
                 await anyio.sleep(1.0)
 
     async def trim(self, now_ms: int) -> int:

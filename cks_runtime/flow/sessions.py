@@ -8,18 +8,21 @@ from dataclasses import dataclass
 
 from cks_runtime.flow.clock import Clock
 from cks_runtime.flow.commits import new_row, not_found
-from cks_runtime.flow.graphs import Graphs
+from cks_runtime.flow.graphs import Graphs, drive
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.errors import InvalidParameter, VersionNotFound
-from cks_runtime.model.graph import Graph
+from cks_runtime.model.graph import EMPTY_GRAPH, Graph
 from cks_runtime.model.history import FIRST_VERSION, Version
+from cks_runtime.model.holders import holders
 from cks_runtime.model.knowledge import check_session_id
+from cks_runtime.model.nodes import count_below, parse_node
 from cks_runtime.store import sessions as rows
 from cks_runtime.store.blobs import get_versions, versions_between
 from cks_runtime.store.ports import Store
 from cks_runtime.store.sessions import SessionRow
 
 PREFIX_MIN = 8
+LOOK_BACK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,41 @@ class Sessions:
         if not PREFIX_MIN <= len(text) <= 64 or any(digit not in "0123456789abcdefABCDEF" for digit in text):
             raise not_found(text)
         return await self.version(text), None
+
+    async def parent_of(self, session_id: str, version: Version) -> Version:
+        """The version a session stood at before this one; of the first version, itself."""
+        if not version.parents:
+            return version
+        previous = version.parents[0]
+        if len(version.parents) > 1:
+            async with self._store.reader() as reader:
+                previous = await rows.own_parent(reader, session_id, version.id) or previous
+        return await self._graphs.version(previous)
+
+    async def last_change(self, row: SessionRow, object_id: str) -> Version | None:
+        """The newest of the last `LOOK_BACK` versions that gave the object its present content; None: further back."""
+        if row.head == FIRST_VERSION.id:
+            return None
+        page = (await self.history([row.head], LOOK_BACK)).versions
+        roots = {version.root for version in page if version.root != EMPTY_GRAPH.root}
+        graph = await self._graphs.graph(row.root)
+        wanted = {object_id: [graph[object_id].hash]}
+        held = await drive(holders(roots, wanted), self._graphs.blobs)
+        known = {version.id: version for version in page}
+        for version in page:
+            if not held.get(version.root):
+                continue
+            before = [known.get(parent) for parent in version.parents]
+            if all(parent is not None and not held.get(parent.root) for parent in before):
+                return version
+        return None
+
+    async def sizes(self, roots: Sequence[Hash]) -> dict[Hash, int]:
+        """How many objects each of these roots holds; reads one node a root."""
+        real = sorted({root for root in roots if root != EMPTY_GRAPH.root})
+        blobs = await self._graphs.blobs(real)
+        counts = {root: count_below(parse_node(root, blobs[root])) for root in real}
+        return {root: counts.get(root, 0) for root in roots}
 
     async def history(self, frontier: Sequence[Hash], limit: int) -> HistoryPage:
         """A page of the versions reachable from `frontier`: by generation from the top, so parents come last."""

@@ -80,6 +80,11 @@ def _branch_blob(children: Mapping[str, tuple[Hash, int]]) -> bytes:
     return orjson.dumps({"children": shown}, option=orjson.OPT_SORT_KEYS)
 
 
+def count_below(node: Leaf | Children) -> int:
+    """How many entries lie below a parsed node."""
+    return node.count if isinstance(node, Leaf) else sum(count for _, count in node.values())
+
+
 def damaged(hash: Hash, reason: str) -> DamagedBlob:
     """The error for the trie node `hash`."""
     return DamagedBlob(f"node {hash.hex()} is damaged: {reason}", RESTORE, node_hash=hash.hex())

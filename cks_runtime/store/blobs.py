@@ -85,3 +85,26 @@ async def _where_in(reader: Reader, sql: str, keys: Sequence[Hash]) -> list[Row]
         batch = keys[start : start + BATCH]
         rows += await reader.fetch(f"{sql} ({','.join('?' * len(batch))})", *batch)
     return rows
+
+
+async def count_blobs(reader: Reader) -> int:
+    """How many blobs there are."""
+    return int((await reader.fetch("SELECT count(*) FROM blobs"))[0][0])
+
+
+async def page_blobs(reader: Reader, after: int, limit: int) -> list[tuple[int, Hash, str, bytes]]:
+    """(number, hash, kind, data) of blobs by number."""
+    rows = await reader.fetch(
+        "SELECT blob_no, hash, kind, data FROM blobs WHERE blob_no > ? ORDER BY blob_no LIMIT ?", after, limit
+    )
+    return [(row[0], bytes(row[1]), row[2], bytes(row[3])) for row in rows]
+
+
+async def page_versions(reader: Reader, after: int, limit: int) -> list[tuple[int, Hash, bytes]]:
+    """(number, id, data) of versions by number."""
+    rows = await reader.fetch(
+        "SELECT version_no, id, data FROM versions WHERE version_no > ? ORDER BY version_no LIMIT ?",
+        after,
+        limit,
+    )
+    return [(row[0], bytes(row[1]), bytes(row[2])) for row in rows]

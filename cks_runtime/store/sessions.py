@@ -95,6 +95,24 @@ async def insert_session(unit: Unit, row: SessionRow) -> bool:
     return bool(made)
 
 
+async def put_merge(unit: Unit, session_id: str, version: Hash, previous: Hash) -> None:
+    """Note which parent of a merge was the session's own head."""
+    await unit.execute(
+        "INSERT INTO merges (session_id, version, previous) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        session_id,
+        version,
+        previous,
+    )
+
+
+async def own_parent(reader: Reader, session_id: str, version: Hash) -> Hash | None:
+    """The parent of a merge that was the session's own head; None for a merge made elsewhere."""
+    rows = await reader.fetch(
+        "SELECT previous FROM merges WHERE session_id = ? AND version = ?", session_id, version
+    )
+    return bytes(rows[0][0]) if rows else None
+
+
 async def move_head(
     unit: Unit, session_id: str, expected: Hash, head: Hash, root: Hash, closed: bool, at_ms: int, seq: int
 ) -> bool:

@@ -186,8 +186,7 @@ async def open_sqlite(location: str, synchronous: Synchronous = "FULL") -> Sqlit
     Raises StoreUnusable, naming the file, when it cannot be used; never falls back to another place.
     """
     if location != MEMORY:
-        location = os.path.abspath(os.path.expanduser(location))
-        await anyio.to_thread.run_sync(_prepare, location)
+        location = await anyio.to_thread.run_sync(_prepare, location)
     store = SqliteStore(location, synchronous)
     try:
         await store.connect()
@@ -199,8 +198,10 @@ async def open_sqlite(location: str, synchronous: Synchronous = "FULL") -> Sqlit
 _HINT = "Check the path, its permissions and that the file is a CKS database; or set CKS_MCP_DB_PATH."
 
 
-def _prepare(location: str) -> None:
-    path = Path(location)
+def _prepare(location: str) -> str:
+    """Make, check and upgrade the file; returns its absolute path."""
+    path = Path(location).expanduser().absolute()
+    location = str(path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -214,6 +215,7 @@ def _prepare(location: str) -> None:
         raise StoreUnusable(f"{location} cannot be used: {error}.", _HINT) from error
     finally:
         conn.close()
+    return location
 
 
 def _to_wal(conn: sqlite3.Connection) -> None:

@@ -19,6 +19,14 @@ CREATE TABLE versions (
     data BLOB NOT NULL
 ) STRICT;
 
+-- Which parent of a merge was the session's own head: parents are a set, so only this tells.
+CREATE TABLE merges (
+    session_id TEXT NOT NULL,
+    version BLOB NOT NULL,
+    previous BLOB NOT NULL,
+    PRIMARY KEY (session_id, version)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE sessions (
     session_id TEXT PRIMARY KEY,
     title TEXT NOT NULL,

@@ -1,0 +1,82 @@
+"""The server behind `cks-mcp`: the only module that joins the sweepers to the tools."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from mcp.server.lowlevel import Server
+
+from cks_mcp.calls import Tools, Toolset
+from cks_mcp.server import build_server
+from cks_mcp.services import Services
+from cks_mcp.settings import Settings
+from cks_mcp.subscriptions import ResourceUpdates
+from cks_mcp.tools.conflicts import conflicts
+from cks_mcp.tools.lines import lines
+from cks_mcp.tools.read import reads
+from cks_mcp.tools.write import core
+from cks_mcp.views import build_resources, follow
+from cks_runtime.config import RuntimeConfig
+from cks_runtime.runtime import Runtime
+from sweepers import SweeperTeam
+
+TOOLSETS: tuple[Toolset, ...] = (core, reads, lines, conflicts)
+
+INSTRUCTIONS = (
+    "Shared, versioned knowledge: typed objects, relations and reasoning steps in sessions. Read with "
+    "explain_knowledge, query_subgraph and search_knowledge; edit with evolve_knowledge; try things on a branch "
+    "(create_branch, merge_branch). Nothing is ever lost: every edit is a version. What disagrees or went stale "
+    "comes through list_inference_conflicts and list_gossip_conflicts, which take notices off a queue."
+)
+
+log = logging.getLogger("cks_mcp")
+
+
+def make_server(settings: Settings, config: RuntimeConfig) -> Server[Services]:
+    """The whole server for any transport; its lifespan opens the runtime and starts the sweepers."""
+    updates = ResourceUpdates()
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[Services]:
+        async with Runtime.open(config) as rt:
+            team = SweeperTeam.standard(rt)
+            events = rt.bus.subscribe(capacity=10_000, name="resources")
+            rt.run([lambda: follow(events, updates)])
+            team.start()
+            announce(settings, team)
+            yield Services(rt, sweepers=lambda: sweeper_states(team))
+
+    return build_server(
+        name="cks-mcp",
+        version=version("cks"),
+        instructions=INSTRUCTIONS,
+        tools=Tools(
+            [toolset for toolset in TOOLSETS if toolset.name in settings.toolsets],
+            request_bytes_max=settings.max_request_bytes,
+        ),
+        resources=build_resources(),
+        updates=updates,
+        lifespan=lifespan,
+    )
+
+
+def sweeper_states(team: SweeperTeam) -> Mapping[str, Mapping[str, Any]]:
+    """Every sweeper's state by name, as tools show it."""
+    return {name: asdict(status) for name, status in team.status().items()}
+
+
+def announce(settings: Settings, team: SweeperTeam) -> None:
+    """The log lines an operator looks for at start."""
+    log.info("[CKS-MCP] Gossip disabled")
+    for name, status in team.status().items():
+        if status.enabled:
+            log.info(
+                "[CKS-MCP] Sweeper %s: every %g s, after commits and at due times", name, status.interval_s
+            )
+        else:
+            log.info("[CKS-MCP] Sweeper %s: off", name)

@@ -1,0 +1,1 @@
+"""The tools, a module a theme; each registers itself in its toolset."""

@@ -1,0 +1,208 @@
+"""Tools that show what clashes: the two inboxes, and the state of the whole runtime."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from cks_mcp.answers import Result, fitting
+from cks_mcp.arguments import Args
+from cks_mcp.calls import Toolset
+from cks_mcp.services import Ctx
+from cks_mcp.tools.common import Cursor, Limit, from_cursor, to_cursor
+from cks_runtime.flow.inbox import Notices
+from cks_runtime.model.knowledge import check_session_id
+from cks_runtime.model.times import format_ms
+from cks_runtime.store.conflicts import RecordRow
+from cks_runtime.store.outbox import queue_depths
+
+conflicts = Toolset("conflicts")
+
+
+class ListConflictsArgs(Args):
+    session_id: Annotated[str | None, Field(description="Default: all sessions.")] = None
+    peek: Annotated[bool, Field(description="Only look: take nothing off the queue.")] = False
+    state: Annotated[
+        Literal["queued", "open", "closed"],
+        Field(description="open and closed read records and never drain."),
+    ] = "queued"
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class GossipConflicts(Result):
+    count: int
+    conflicts: list[dict[str, Any]]
+    remaining: int
+    dropped: int
+    enabled: bool
+    next_cursor: str | None = None
+
+
+class InferenceConflicts(Result):
+    count: int
+    conflicts: list[dict[str, Any]]
+    remaining: int
+    dropped: int
+    enabled: bool
+    last_sweep_at: str | None
+    next_cursor: str | None = None
+
+
+@conflicts.tool()
+async def list_gossip_conflicts(ctx: Ctx, args: ListConflictsArgs) -> GossipConflicts:
+    """Takes notices of diverged replicas off the queue, oldest first; with peek=true it only looks.
+
+    Each notice goes to one caller; the conflict stays open until it is resolved and can be read with state=open.
+    """
+    page = await _take(ctx, "gossip", args)
+    return GossipConflicts(
+        dropped=ctx.app.rt.inboxes["gossip"].dropped, enabled=bool(ctx.app.gossip.get("enabled")), **page
+    )
+
+
+@conflicts.tool()
+async def list_inference_conflicts(ctx: Ctx, args: ListConflictsArgs) -> InferenceConflicts:
+    """Takes notices of disagreeing or outdated reasoning off the queue, oldest first; with peek=true it only looks.
+
+    Each notice goes to one caller; the conflict stays open until it is resolved and can be read with state=open.
+    """
+    page = await _take(ctx, "inference", args)
+    sweeper = ctx.app.sweepers().get("inference", {})
+    last = sweeper.get("last_run_ms")
+    return InferenceConflicts(
+        dropped=ctx.app.rt.inboxes["inference"].dropped,
+        enabled=bool(sweeper.get("enabled")),
+        last_sweep_at=None if last is None else format_ms(last),
+        **page,
+    )
+
+
+async def _take(ctx: Ctx, kind: str, args: ListConflictsArgs) -> dict[str, Any]:
+    """The common part of both answers. What does not fit one answer stays on the queue."""
+    session_id = None if args.session_id is None else check_session_id(args.session_id)
+    inbox = ctx.app.rt.inboxes[kind]
+    after = from_cursor(f"conflicts-{kind}", args.cursor, int) or 0
+    if args.state != "queued":
+        records = await ctx.app.rt.conflicts.page(kind, args.state, session_id, after, args.limit + 1)
+        return _page(kind, Notices(tuple(records), 0), args.limit, more=len(records) > args.limit)
+    looked = await inbox.peek(session_id, after, args.limit)
+    shown = [record_json(record) for record in looked.records]
+    count = fitting(shown)
+    if args.peek:
+        left = looked.remaining + len(shown) - count
+        return {**_page(kind, looked, count, more=left > 0), "remaining": left}
+    if not looked.records:
+        return {"count": 0, "conflicts": [], "remaining": 0}
+    taken = await inbox.drain(session_id, count)
+    return {**_page(kind, taken, count, more=False), "remaining": taken.remaining}
+
+
+def _page(kind: str, notices: Notices, limit: int, more: bool) -> dict[str, Any]:
+    records = notices.records[:limit]
+    shown = [record_json(record) for record in records]
+    count = fitting(shown)
+    last = records[count - 1].notice_no if count else 0
+    more = more or count < len(notices.records)
+    return {
+        "count": count,
+        "conflicts": shown[:count],
+        "remaining": notices.remaining,
+        "next_cursor": to_cursor(f"conflicts-{kind}", last) if more and count else None,
+    }
+
+
+def record_json(record: RecordRow) -> dict[str, Any]:
+    """A record as the tools and resources show it; `detected_at` is in seconds since the epoch."""
+    shown: dict[str, Any] = {
+        "record_id": record.record_id,
+        "kind": record.kind,
+        "detected_at": record.detected_at_ms / 1000,
+        "session_id": record.session_id,
+        "version_id": record.version_id,
+        "occurrence": record.occurrence,
+        "state": record.state,
+        **record.body,
+    }
+    if record.state == "closed":
+        shown["closed_how"] = record.closed_how
+        shown["closed_at"] = None if record.closed_at_ms is None else format_ms(record.closed_at_ms)
+    return shown
+
+
+class StatusArgs(Args):
+    pass
+
+
+class Status(Result):
+    replica_id: str
+    instance_id: str
+    version: str
+    store: dict[str, Any]
+    sweepers: dict[str, Any]
+    gossip: dict[str, Any]
+    queues: dict[str, Any]
+    journal: dict[str, Any]
+    caches: dict[str, Any]
+    bus: list[dict[str, Any]]
+
+
+@conflicts.tool(read_only=True)
+async def runtime_status(ctx: Ctx, args: StatusArgs) -> Status:
+    """How this server and its database are doing: sweepers, gossip, queues, store sizes, caches.
+
+    Use it when something seems stuck; for the conflicts themselves use the list tools.
+    """
+    rt = ctx.app.rt
+    oldest, newest = await rt.journal.bounds()
+    return Status(
+        replica_id=rt.replica_id,
+        instance_id=rt.instance_id,
+        version=version("cks"),
+        store={
+            "kind": rt.store.dialect,
+            "location": rt.store.location,
+            "outbox": rt.store.has_outbox,
+            "bytes": await rt.store.sizes(),
+        },
+        sweepers={name: _timed(state) for name, state in ctx.app.sweepers().items()},
+        gossip=dict(ctx.app.gossip),
+        queues=await _queues(ctx),
+        journal={"oldest": oldest, "newest": newest, "published": rt.journal.published},
+        caches=rt.graphs.stats(),
+        bus=[asdict(entry) for entry in rt.bus.stats()],
+    )
+
+
+def _timed(state: Any) -> dict[str, Any]:
+    shown = {key: value for key, value in state.items() if not key.endswith("_ms")}
+    for key, value in state.items():
+        if key.endswith("_ms"):
+            shown[key.removesuffix("_ms") + "_at"] = None if value is None else format_ms(value)
+    return shown
+
+
+async def _depths(ctx: Ctx) -> list[tuple[str, str, int, int]]:
+    async with ctx.app.rt.store.reader() as reader:
+        return await queue_depths(reader)
+
+
+async def _queues(ctx: Ctx) -> dict[str, Any]:
+    rt = ctx.app.rt
+    queues: dict[str, Any] = {"open_conflicts": await rt.conflicts.count_open()}
+    for name, inbox in rt.inboxes.items():
+        depth, oldest_ms = await inbox.depth()
+        queues[name] = {
+            "depth": depth,
+            "oldest_at": None if oldest_ms is None else format_ms(oldest_ms),
+            "dropped": inbox.dropped,
+        }
+    if rt.store.has_outbox:
+        queues["outbox"] = [
+            {"task_type": kind, "status": status, "count": count, "oldest_at": format_ms(oldest)}
+            for kind, status, count, oldest in await _depths(ctx)
+        ]
+    return queues
