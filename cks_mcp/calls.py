@@ -22,13 +22,11 @@ from pydantic import BaseModel
 from cks_mcp.answers import Answer, failure, success
 from cks_mcp.arguments import check_arguments, unknown_tool
 from cks_mcp.schemas import input_schema, output_schema
-from cks_runtime.model.errors import CksError, InternalError, InvalidParameter, TooLarge
+from cks_runtime.model.errors import CksError, InternalError, TooLarge
 
 log = structlog.stdlib.get_logger(__name__)
 
 App = TypeVar("App")
-A = TypeVar("A", bound=BaseModel)
-R = TypeVar("R", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,7 @@ class ToolContext(Generic[App]):
 
 
 ToolFunction = Callable[[ToolContext[Any], Any], Awaitable[Any]]
+F = TypeVar("F", bound=ToolFunction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +89,14 @@ class Toolset:
         destructive: bool = False,
         idempotent: bool = False,
         open_world: bool = False,
-    ) -> Callable[
-        [Callable[[ToolContext[Any], A], Awaitable[R]]], Callable[[ToolContext[Any], A], Awaitable[R]]
-    ]:
+    ) -> Callable[[F], F]:
         """Register an async function; name and description default to its name and docstring.
 
         The models are read off its annotations: `args: Model` and `-> Model` or `-> Answer[Model]`.
         Raises ValueError for a second tool of the name, TypeError for other annotations.
         """
 
-        def register(
-            function: Callable[[ToolContext[Any], A], Awaitable[R]],
-        ) -> Callable[[ToolContext[Any], A], Awaitable[R]]:
+        def register(function: F) -> F:
             args, result = _models(function)
             made = Tool(
                 name=name or function.__name__,
@@ -226,6 +221,3 @@ def _single(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-__all__ = ["Answer", "App", "InvalidParameter", "Tool", "ToolContext", "Tools", "Toolset", "describe_error"]
