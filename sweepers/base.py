@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from cks_runtime.flow.conflicts import Outcome
 from cks_runtime.flow.graphs import in_worker
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.claims import Finding
+from cks_runtime.model.errors import DamagedBlob
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph, changes
 from cks_runtime.model.knowledge import KObject
 from cks_runtime.runtime import Runtime
@@ -24,6 +26,8 @@ from cks_runtime.store.sweeps import SweepRow
 LEASE_MS = 15_000
 LEASE_WAIT_S = 0.5  # a sweeper that does not get the lease waits this long, then works all the same
 PAGE = 100
+
+log = logging.getLogger(__name__)
 
 Changes = Sequence[tuple[str, KObject | None, KObject | None]]
 
@@ -131,7 +135,11 @@ class StalenessSweeper(ABC):
                 cursor = (await sweeps.get_sweep(reader, self.name)).cursor_seq
                 page = await sessions.moved_sessions(reader, cursor, PAGE)
             for row in page:
-                raised += await self._sweep_session(row, now_ms)
+                try:
+                    raised += await self._sweep_session(row, now_ms)
+                except DamagedBlob as error:
+                    # one damaged session must not hold up the others; it is looked at again when it moves
+                    log.error("session %s cannot be swept: %s", row.session_id, error.message)
                 looked += 1
             if not page:
                 return SweepReport(sessions=looked, raised=raised)

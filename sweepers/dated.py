@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import ClassVar
 from cks_runtime.flow.graphs import drive
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.claims import Finding, dated_finding
+from cks_runtime.model.errors import DamagedBlob
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph
 from cks_runtime.model.holders import holders
 from cks_runtime.model.knowledge import KObject, object_from_blob
@@ -23,6 +25,8 @@ from cks_runtime.store.sweeps import DueKind, SweepRow
 from sweepers.base import Changes, StalenessSweeper, SweepReport
 
 DUE_PAGE = 500
+
+log = logging.getLogger(__name__)
 
 Held = tuple[int, Hash, str]  # due time in ms, object hash, object id
 
@@ -108,8 +112,7 @@ class DatedSweeper(StalenessSweeper):
         wanted: dict[str, set[Hash]] = defaultdict(set)
         for _, object_hash, object_id in page:
             wanted[object_id].add(object_hash)
-        blobs = await self.rt.graphs.blobs([object_hash for _, object_hash, _ in page])
-        objects = {key: object_from_blob(data, key) for key, data in blobs.items()}
+        objects = await self._objects([object_hash for _, object_hash, _ in page])
         async with self.rt.store.reader() as reader:
             heads = await sessions.session_roots(reader)
         held = await self._held({root for _, _, root in heads}, wanted)
@@ -123,8 +126,27 @@ class DatedSweeper(StalenessSweeper):
         self, roots: Collection[Hash], wanted: Mapping[str, Collection[Hash]]
     ) -> dict[Hash, dict[str, Hash]]:
         real = [root for root in roots if root != EMPTY_GRAPH.root]
-        found = await drive(holders(real, wanted), self.rt.graphs.blobs)
-        return {**{root: {} for root in roots}, **found}
+        found: dict[Hash, dict[str, Hash]] = {root: {} for root in roots}
+        try:
+            found.update(await drive(holders(real, wanted), self.rt.graphs.blobs))
+        except DamagedBlob:
+            for root in real:  # one at a time, so that a damaged graph hides no other
+                try:
+                    found.update(await drive(holders([root], wanted), self.rt.graphs.blobs))
+                except DamagedBlob as error:
+                    log.error("a graph cannot be swept: %s", error.message)
+        return found
+
+    async def _objects(self, hashes: Sequence[Hash]) -> dict[Hash, KObject]:
+        """The objects of these hashes that can be read."""
+        found: dict[Hash, KObject] = {}
+        for key in hashes:
+            try:
+                data = await self.rt.graphs.blobs([key])
+                found[key] = object_from_blob(data[key], key)
+            except DamagedBlob as error:
+                log.error("an object that fell due cannot be read: %s", error.message)
+        return found
 
     async def _raise_in(
         self,
@@ -139,7 +161,7 @@ class DatedSweeper(StalenessSweeper):
             assert row is not None, "sessions are never removed"
             held = (await self._held([row.root], wanted))[row.root]
             held = await self._own(row, held)
-            found = [self.finding(objects[value], now_ms) for value in held.values()]
+            found = [self.finding(objects[value], now_ms) for value in held.values() if value in objects]
             async with self.rt.store.unit() as unit:
                 now = await sessions.get_session(unit, session_id)
                 if now is None or now.head != row.head:

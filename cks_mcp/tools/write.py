@@ -48,8 +48,8 @@ class EvolveArgs(Args):
             description=(
                 'Applied in order, all or nothing; each {"op": …}: add_object {identity, structure?}, update_object '
                 "{object_id, structure_patch, mode: merge|replace} (null deletes a key), rename_object {object_id, "
-                "new_name}, remove_object {object_id}, add_relation {identity, participants, relation_type, structure?}, "
-                ""
+                "new_name}, remove_object {object_id}, "
+                "add_relation {identity, participants, relation_type, structure?}, "
                 "remove_relation {relation_id}, record_inference {identity, premises, conclusion, operator: "
                 "deductive|inductive|abductive|heuristic, confidence: 0..1, justification?, alternatives_considered?, "
                 "supersedes?}, resolve_inference_conflict {conclusion_id, winner_id, reasoning}."

@@ -141,7 +141,8 @@ class Graphs:
                     newest = self._graphs.newest()
                     like = newest if isinstance(newest, Graph) else None
                 graph = await drive(load_graph(root, like), lambda wanted: self._fetch_blobs(source, wanted))
-                self._graphs.put(root, graph)
+                if not graph.damaged:
+                    self._graphs.put(root, graph)  # a damaged one is read again, so that a repair is seen
                 return graph
         finally:
             self._loading.pop(root, None)

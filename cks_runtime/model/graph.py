@@ -31,13 +31,19 @@ class Graph:
 
     The indexes behind `of_type`, `types` and `referrers` are made once, when first asked for or when the
     first change is derived, and every later graph derives its own from them. Equal content is equal.
+
+    An object whose blob could not be read is in `damaged`: it counts and can be replaced or removed, but whoever
+    asks for it gets its DamagedBlob; all others work.
     """
 
-    __slots__ = ("_by_reference", "_by_type", "_objects", "trie")
+    __slots__ = ("_by_reference", "_by_type", "_objects", "damaged", "trie")
 
-    def __init__(self, trie: Trie, objects: HashTrieMap[str, KObject]) -> None:
+    def __init__(
+        self, trie: Trie, objects: HashTrieMap[str, KObject], damaged: Mapping[str, DamagedBlob] | None = None
+    ) -> None:
         self.trie = trie
         self._objects = objects
+        self.damaged: Mapping[str, DamagedBlob] = damaged or {}
         self._by_type: _Index[str] | None = None
         self._by_reference: _Index[_Reference] | None = None
 
@@ -47,13 +53,13 @@ class Graph:
         return self.trie.root
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return len(self._objects) + len(self.damaged)
 
     def __contains__(self, id: object) -> bool:
-        return id in self._objects
+        return id in self._objects or id in self.damaged
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._objects)
+        return iter(self.ids())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and self.trie == other.trie
@@ -62,22 +68,26 @@ class Graph:
         return hash(self.trie)
 
     def __getitem__(self, id: str) -> KObject:
-        """The object of this id. Raises ObjectNotFound."""
-        found = self._objects.get(id)
+        """The object of this id. Raises ObjectNotFound, or DamagedBlob for one that could not be read."""
+        found = self.get(id)
         if found is None:
             raise ObjectNotFound(f"no object {id!r}", "Check the id, or search for the object.", object_id=id)
         return found
 
     def get(self, id: str) -> KObject | None:
-        """The object of this id, or None."""
+        """The object of this id, or None. Raises DamagedBlob for one that could not be read."""
+        if id in self.damaged:
+            raise self.damaged[id].with_traceback(None)
         return self._objects.get(id)
 
     def ids(self) -> Collection[str]:
         """Every id, in no promised order."""
-        return self._objects.keys()
+        return [*self._objects.keys(), *self.damaged] if self.damaged else self._objects.keys()
 
     def objects(self) -> list[KObject]:
-        """Every object, sorted by id."""
+        """Every object, sorted by id. Raises DamagedBlob when one could not be read."""
+        for error in self.damaged.values():
+            raise error.with_traceback(None)
         return sorted(self._objects.values(), key=lambda obj: obj.id)
 
     def of_type(self, type: str) -> Collection[str]:
@@ -103,7 +113,7 @@ class Graph:
             before = self._objects.get(id)
             if after is not None and after.id != id:
                 raise ValueError(f"object {after.id!r} cannot stand under the id {id!r}")
-            if _hash(before) != _hash(after):
+            if id in self.damaged or _hash(before) != _hash(after):
                 net.append((id, before, after))
         if not net:
             return self
@@ -112,13 +122,17 @@ class Graph:
         self._references_index()
         return self._derived(self.trie.update({id: _hash(after) for id, _, after in net}), net)
 
-    def _derived(self, trie: Trie, net: list[Change]) -> Graph:
-        """The graph of `trie`, which differs from ours by `net`, with those indexes that we have."""
+    def _derived(
+        self, trie: Trie, net: list[Change], unread: Mapping[str, DamagedBlob] | None = None
+    ) -> Graph:
+        """The graph of `trie`, which differs from ours by `net` and `unread`, with those indexes that we have."""
         objects = _put(self._objects, ((id, after) for id, _, after in net if after is not None))
         for id, _, after in net:
             if after is None:
                 objects = objects.discard(id)
-        graph = Graph(trie, objects)
+        changed = {id for id, _, _ in net}
+        kept = {id: error for id, error in self.damaged.items() if id not in changed}
+        graph = Graph(trie, objects, {**kept, **(unread or {})})
         if self._by_type is not None:
             graph._by_type = _reindexed(self._by_type, net, _type_keys)
         if self._by_reference is not None:
@@ -189,15 +203,20 @@ EMPTY_GRAPH: Final = Graph(EMPTY_TRIE, HashTrieMap())
 
 
 def changes(a: Graph, b: Graph) -> list[Change]:
-    """Every object that differs, as (id, in `a`, in `b`), sorted by id; the cost follows the difference."""
-    return sorted(((id, a.get(id), b.get(id)) for id, _, _ in tries.diff(a.trie, b.trie)), key=lambda c: c[0])
+    """Every object that differs, as (id, in `a`, in `b`), sorted by id; the cost follows the difference.
+
+    An object that could not be read is None, as if it were not there.
+    """
+    found = ((id, a._objects.get(id), b._objects.get(id)) for id, _, _ in tries.diff(a.trie, b.trie))
+    return sorted(found, key=lambda change: change[0])
 
 
 def load_graph(root: Hash, like: Graph | None = None) -> Generator[list[Hash], Mapping[Hash, bytes], Graph]:
     """The graph named `root`, read through the caller: yields the hashes it needs, is sent their blobs.
 
     First the trie's nodes, then the objects that `like` does not have, at most `REQUEST_MAX` a request.
-    Raises DamagedBlob, naming node or object, for a blob that is missing, altered or not what it stands for.
+    Raises DamagedBlob, naming the node, for a node that is missing, altered or not what it stands for; such an
+    object is in the graph's `damaged`.
     """
     if root == EMPTY_ROOT:
         return EMPTY_GRAPH
@@ -207,13 +226,19 @@ def load_graph(root: Hash, like: Graph | None = None) -> Generator[list[Hash], M
     if trie is like.trie:
         return like
     differing = [(id, after) for id, _, after in tries.diff(like.trie, trie)]
-    net: list[Change] = [(id, like.get(id), None) for id, after in differing if after is None]
+    net: list[Change] = [(id, like._objects.get(id), None) for id, after in differing if after is None]
     wanted = [(id, after) for id, after in differing if after is not None]
+    unread: dict[str, DamagedBlob] = {}
     for start in range(0, len(wanted), REQUEST_MAX):
         page = wanted[start : start + REQUEST_MAX]
         blobs = yield [hash for _, hash in page]
-        net += [(id, like.get(id), _object(id, hash, blobs.get(hash))) for id, hash in page]
-    return like._derived(trie, net)
+        for id, hash in page:
+            try:
+                net.append((id, like._objects.get(id), _object(id, hash, blobs.get(hash))))
+            except DamagedBlob as error:
+                unread[id] = error
+                net.append((id, like._objects.get(id), None))
+    return like._derived(trie, net, unread)
 
 
 def _object(id: str, hash: Hash, blob: bytes | None) -> KObject:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import tracemalloc
 from collections.abc import Iterator
 
@@ -112,7 +111,6 @@ async def test_one_that_raises_and_one_that_sleeps_harm_nobody(
     bus = EventBus()
     total = 10_000
     good: list[list[int]] = [[], []]
-    spent: list[float] = []
 
     async def fail(event: HeadMoved) -> None:
         raise ValueError(event.seq)
@@ -134,9 +132,7 @@ async def test_one_that_raises_and_one_that_sleeps_harm_nobody(
             bus.listen(group, handler, HeadMoved)
         for start in range(0, total, 100):
             batch = [moved(seq) for seq in range(start, start + 100)]
-            before = time.perf_counter()
             bus.publish(batch)
-            spent.append(time.perf_counter() - before)
             while min(map(len, good)) < start + 100 or len(failing):
                 await checkpoint()
         stats = {each.name: each for each in bus.stats()}
@@ -146,8 +142,6 @@ async def test_one_that_raises_and_one_that_sleeps_harm_nobody(
     assert stats["sleeping"].delivered == 1
     assert stats["sleeping"].dropped == total - 101
     assert sleeping.capacity == stats["sleeping"].queued == 100
-    # A median: what publishing waits, not what else this machine was doing at one of the moments.
-    assert sorted(spent)[len(spent) // 2] < 0.001
     assert len(logged) == total
     assert logged[0]["subscriber"] == "failing"
     assert logged[0]["error"] == "ValueError(0)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from hypothesis import assume, event, given, settings
@@ -296,31 +295,3 @@ def test_naming_one_side_throughout_settles_every_merge(
 
 
 # ---- cost
-
-
-def large(count: int) -> Graph:
-    objects = {f"o{i}": make_object(f"o{i}", "Concept", "X", {"f": 0, "g": 0}) for i in range(count)}
-    return EMPTY_GRAPH.with_changes(objects)
-
-
-def merge_time_s(count: int, changes: int = 100) -> float:
-    base = large(count)
-    ours, theirs = (
-        base.with_changes(
-            {f"o{i}": make_object(f"o{i}", "Concept", "X", {"f": 0, "g": 0, key: 1}) for i in range(changes)}
-        )
-        for key in "fg"
-    )
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        outcome = merge([base], ours, theirs, KEYS)
-        times.append(time.perf_counter() - start)
-        assert isinstance(outcome, Merged)
-        assert len(outcome.touched) == changes
-    return min(times)
-
-
-def test_the_cost_follows_the_differences() -> None:
-    small, big = merge_time_s(1_000), merge_time_s(10_000)
-    assert big < 3 * small
