@@ -59,6 +59,8 @@ def test_a_scope_sees_what_its_objects_take_part_in():
     for id, places in {"c2": ["c1"], "l": ["h"], "f": ["c1"], "m": ["h"], "x": [], "nope": []}.items():
         assert [d.location for d in contradicted(*objects, scope=[id])] == places
     assert contradicted(*objects, scope=["f", "l", "c1"]) == contradicted(*objects)
+    beside = relation("n", "y", "x", kind="near")
+    assert contradicted(*objects, beside, scope=["n"]) == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from building import KEYS, codes, graph, step, thing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cks_runtime.model.graph import EMPTY_GRAPH, changes
@@ -136,13 +136,13 @@ def test_only_null_and_absence_are_active():
 # ---- what a change can affect
 
 IDS = ["s1", "s2", "s3", "s4", "c", "d"]
-odd_values = st.none() | st.sampled_from([*IDS, "", 3, True])
+odd_values = st.none() | st.sampled_from(IDS[:4]) | st.sampled_from([*IDS, "", 3, True])
 steps = st.builds(
     lambda id, conclusion, premises, confidence, next_id: step(
         id, conclusion, *premises, confidence=confidence, superseded_by=next_id
     ),
     st.sampled_from(IDS[:4]),
-    st.sampled_from(IDS),
+    st.sampled_from(IDS[-2:]),
     st.lists(st.sampled_from(IDS), max_size=3),
     st.sampled_from([0.1, 0.2, 1, True]),
     odd_values,
@@ -151,14 +151,36 @@ objects = steps | st.builds(thing, st.sampled_from(IDS))
 graphs = st.lists(objects, max_size=8).map(lambda found: graph(*{obj.id: obj for obj in found}.values()))
 
 
-@given(graphs, graphs)
-def test_outside_of_what_is_affected_nothing_changes(before, after):
+edits = st.lists(objects | st.sampled_from(IDS[:4]), min_size=1, max_size=2)
+
+
+@settings(max_examples=300)
+@given(graphs, edits)
+def test_outside_of_what_is_affected_nothing_changes(before, edited):
+    after = before.with_changes({getattr(e, "id", e): None if isinstance(e, str) else e for e in edited})
     conclusions, citing = affected(changes(before, after), after)
     for id in IDS:
         if id not in conclusions:
             assert confidence_conflicts(before, [id]) == confidence_conflicts(after, [id])
         if id not in citing:
             assert stale_premises(before, [id]) == stale_premises(after, [id])
+
+
+def test_a_link_affects_who_cites_the_steps_that_lead_to_it():
+    before = graph(
+        thing("c"),
+        step("s1", "c", superseded_by="s2"),
+        step("s2", "c", superseded_by="s3"),
+        step("s3", "c"),
+        step("s4", "c"),
+        step("citing", "c", "s1"),
+        step("other", "c", "s4"),
+    )
+    for link in ("s4", None):
+        after = before.with_changes({"s2": step("s2", "c", superseded_by=link)})
+        assert affected(changes(before, after), after) == ({"c"}, {"s2", "citing"})
+    after = before.with_changes({"s3": None})
+    assert affected(changes(before, after), after) == ({"c"}, {"s3", "citing"})
 
 
 @given(graphs)

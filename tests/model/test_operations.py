@@ -116,6 +116,19 @@ def test_a_cascade_reaches_what_the_same_list_added_but_not_what_it_puts_back():
     assert (applied.touched, applied.graph) == ({}, before)
 
 
+def test_a_cascade_goes_by_the_ends_that_a_relation_has_now():
+    before = graph(thing("a"), thing("b"), thing("c"))
+    add = op(
+        "add_relation", identity=identity("r", "Relation"), participants=["a", "b"], relation_type="knows"
+    )
+    updated = [add, op("update_object", object_id="r", structure_patch={"participants": ["b", "c"]})]
+    made_anew = [add, op("remove_relation", relation_id="r"), {**add, "participants": ["b", "c"]}]
+    for moved in (updated, made_anew):
+        applied, _ = evolve(before, *moved, op("remove_object", object_id="a"))
+        assert applied.cascade_relations == ()
+        assert sorted(applied.graph.ids()) == ["b", "c", "r"]
+
+
 def test_removing_a_cited_object_is_blocked_by_the_step():
     before = graph(thing("a"), thing("c"), step("s", "c", "a"))
     for gone in ("a", "c"):
