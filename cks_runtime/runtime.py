@@ -15,6 +15,7 @@ from cks_runtime.flow.branches import Branches
 from cks_runtime.flow.bus import EventBus
 from cks_runtime.flow.commits import Commits
 from cks_runtime.flow.conflicts import KINDS, ConflictKind, Conflicts
+from cks_runtime.flow.documents import Documents
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.flow.inbox import ConflictInbox
 from cks_runtime.flow.journal import TRIM_INTERVAL_S, Journal
@@ -35,7 +36,8 @@ Opener = Callable[[RuntimeConfig], Awaitable[Store]]
 class Runtime:
     """One process's view of one body of knowledge: `async with Runtime.open(config) as rt`.
 
-    `rt.commits`, `rt.branches`, `rt.sessions`, `rt.conflicts`, `rt.inboxes`, `rt.journal`, `rt.bus` are its parts.
+    `rt.commits`, `rt.branches`, `rt.sessions`, `rt.conflicts`, `rt.documents`, `rt.inboxes`, `rt.journal` and
+    `rt.bus` are its parts.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Runtime:
         )
         self.branches = Branches(store, self.graphs, self.journal, self.commits, self.sessions, self.clock)
         self.conflicts = Conflicts(store, kinds)
+        self.documents = Documents(store, self.journal, self.clock)
         self.search = Search(store, self.sessions)
         self.inboxes = {
             "gossip": ConflictInbox(store, "gossip", self.clock),
