@@ -26,6 +26,7 @@ UNVERIFIED_PROVENANCE: Final = "CKS-MCP-UNVERIFIED-PROVENANCE"
 MUTUAL_EXCLUSION: Final = "CKS-EXT-MUTUAL-EXCLUSION"
 FUNCTIONAL_RELATION: Final = "CKS-EXT-FUNCTIONAL-RELATION"
 
+OBJECT_IDS_SHOWN_MAX: Final = 100
 _RANK: Final[Mapping[str, int]] = {"ERROR": 0, "WARNING": 1, "INFO": 2}
 
 
@@ -43,9 +44,12 @@ class Diagnostic:
     extra: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     def as_json(self) -> dict[str, Json]:
-        """Flat form `{code, severity, message, location, …}`; extra fields never replace the first four."""
+        """Flat form `{code, severity, message, location, …}`; of `object_ids` only the first 100."""
+        ids = self.extra.get("object_ids")
+        shown: dict[str, Json] = {"object_ids": ids[:OBJECT_IDS_SHOWN_MAX]} if isinstance(ids, list) else {}
         return {
             **self.extra,
+            **shown,
             "code": self.code,
             "severity": self.severity,
             "message": self.message,
@@ -64,9 +68,9 @@ def error(code: str, location: str, message: str, **extra: Json) -> Diagnostic:
 
 
 def broken(code: str, location: str, message: str, *others: str) -> Diagnostic:
-    """An ERROR of a graph that names the objects in it (at most 100, `location` first)."""
+    """An ERROR of a graph that names the objects in it, `location` first."""
     ids: list[Json] = list(dict.fromkeys((location, *others)))
-    return error(code, location, message, object_ids=ids[:100])
+    return error(code, location, message, object_ids=ids)
 
 
 def warning(code: str, location: str, message: str, **extra: Json) -> Diagnostic:

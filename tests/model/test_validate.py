@@ -232,7 +232,8 @@ def test_a_thousand_missing_premises_are_one_short_error():
     )
     (only,) = found
     assert "and 990 more" in only.message
-    assert len(only.extra["object_ids"]) == 100
+    assert len(only.extra["object_ids"]) == 1001
+    assert len(only.as_json()["object_ids"]) == 100
 
 
 def test_a_received_object_that_breaks_the_format_is_an_error():
