@@ -16,15 +16,17 @@ from cks_mcp.tools.common import (
     Text,
     VersionId,
     changed,
+    changed_of,
     first,
     session_or_default,
 )
 from cks_runtime.flow.graphs import in_worker
 from cks_runtime.model.diagnostics import Diagnostic
+from cks_runtime.model.diff import graph_diff
 from cks_runtime.model.errors import InvalidKnowledge, InvalidParameter
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph
 from cks_runtime.model.knowledge import parse_knowledge
-from cks_runtime.model.validate import check_all, warnings
+from cks_runtime.model.validate import check_all, check_change, warnings
 
 core = Toolset("core")
 
@@ -106,13 +108,13 @@ async def evolve_knowledge(ctx: Ctx, args: EvolveArgs) -> Evolved:
         given = args.knowledge
         objects = await in_worker(lambda: parse_knowledge(given, rt.config.limits))
         moved = await rt.commits.put(session_id, objects, **options)
-    delta = changed(moved.before, moved.after)
-    touched = [*delta.added.ids, *delta.updated.ids]
+    diff = graph_diff(moved.before, moved.after)
+    touched = [id for id, _, _ in (*diff.added, *diff.updated, *diff.removed)]
     found = await _warnings(ctx, moved.after, args.extensions, touched) if touched else []
     return Evolved(
         session_id=moved.session_id,
         version_id=moved.version.id.hex(),
-        changed=delta,
+        changed=changed_of(diff),
         cascade_removed_relations=list(moved.cascade_relations[:200]),
         cascade_removed_records=list(moved.cascade_records[:200]),
         diagnostics=first([diagnostic.as_json() for diagnostic in found]),
@@ -143,7 +145,7 @@ async def validate_knowledge(ctx: Ctx, args: ValidateArgs) -> Validated:
         raise InvalidParameter(
             "Give session_id or knowledge, not both.", "Leave one of them out.", argument="knowledge"
         )
-    version_id = None
+    version_id, keys = None, ctx.app.rt.keys
     if args.knowledge is not None:
         given, limits = args.knowledge, ctx.app.rt.config.limits
         try:
@@ -153,10 +155,12 @@ async def validate_knowledge(ctx: Ctx, args: ValidateArgs) -> Validated:
             assert isinstance(problems, list)
             return Validated(valid=False, diagnostics=first(problems), diagnostics_total=len(problems))
         graph = await in_worker(lambda: EMPTY_GRAPH.with_changes({obj.id: obj for obj in objects}))
+        # as if all of it were new, which a record must stand as well
+        found = await in_worker(lambda: check_change([], graph, graph.ids(), keys))
     else:
         row, graph = await ctx.app.rt.sessions.head(session_or_default(ctx, args.session_id))
         version_id = row.head.hex()
-    found = await in_worker(lambda: check_all(graph, ctx.app.rt.keys))
+        found = await in_worker(lambda: check_all(graph, keys))
     found += await _warnings(ctx, graph, args.extensions, None)
     return Validated(
         valid=not any(diagnostic.severity == "ERROR" for diagnostic in found),

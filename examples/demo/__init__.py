@@ -1,0 +1,1 @@
+"""The demonstration: what the runtime promises, shown on real processes and real knowledge."""

@@ -1,0 +1,163 @@
+"""What every act of the demonstration uses: real server processes, checked calls, readable tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import Implementation
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent
+PROGRAMS = Path(sys.executable).parent
+
+
+class Stage:
+    """Prints acts, tables and checks; remembers what failed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.console = Console(width=112, highlight=False)
+        self.failed: list[str] = []
+        self.passed = 0
+
+    def act(self, title: str) -> None:
+        """Begin a part."""
+        self.console.print()
+        self.console.rule(f"[bold]{title}", align="left")
+
+    def say(self, text: str) -> None:
+        """A line of explanation."""
+        self.console.print(f"  {text}", markup=False)
+
+    def check(self, truth: object, what: str) -> None:
+        """A claim of the demonstration; a false one makes the whole end non-zero."""
+        if truth:
+            self.passed += 1
+            self.console.print(f"  [green]✓[/green] {what}", markup=True)
+        else:
+            self.failed.append(what)
+            self.console.print(f"  [red]✗ {what}[/red]")
+
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None
+    ) -> None:
+        """Rows under headings."""
+        table = Table(title=title, title_justify="left", header_style="bold", title_style="italic")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(_cell(value) for value in row))
+        self.console.print(table)
+
+    def verdict(self) -> int:
+        """The last line, and the exit code."""
+        self.console.print()
+        if self.failed:
+            self.console.print(
+                f"[red bold]{len(self.failed)} of {self.passed + len(self.failed)} checks failed:[/]"
+            )
+            for what in self.failed:
+                self.console.print(f"  ✗ {what}", markup=False)
+            return 1
+        self.console.print(f"[green bold]All {self.passed} checks passed.[/green bold]")
+        return 0
+
+
+class Agent:
+    """One MCP client with a `cks-mcp` process of its own."""
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.name = name
+        self.client = client
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """A tool's structured answer. Raises RuntimeError for an error, with its message and hint."""
+        answer = await self.try_call(tool, **arguments)
+        if "code" in answer and "hint" in answer:
+            raise RuntimeError(f"{tool}: {answer['code']}: {answer['message']} {answer['hint']}")
+        return answer
+
+    async def try_call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """A tool's structured answer, errors included."""
+        result = await self.client.call_tool(tool, arguments)
+        return dict(result.structured_content or {})
+
+    async def resource(self, uri: str) -> str:
+        """The text of a resource."""
+        result = await self.client.read_resource(uri)
+        return "".join(getattr(part, "text", "") for part in result.contents)
+
+
+@asynccontextmanager
+async def agent(name: str, database: Path, **settings: str) -> AsyncIterator[Agent]:
+    """Start a `cks-mcp` process on a database and connect to it; its log goes beside the database."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("CKS_")}
+    environment |= {"CKS_MCP_DB_PATH": str(database), "CKS_LOG_LEVEL": "INFO", **settings}
+    server = StdioServerParameters(command=str(PROGRAMS / "cks-mcp"), args=[], env=environment)
+    with open(database.parent / f"{name}.log", "a", encoding="utf-8") as log:  # noqa: ASYNC230
+        who = Implementation(name=name, version="1")
+        async with Client(stdio_client(server, errlog=log), client_info=who) as client:
+            yield Agent(name, client)
+
+
+async def until(
+    probe: Callable[[], Awaitable[dict[str, Any] | None]], within_s: float
+) -> tuple[dict[str, Any] | None, float]:
+    """Ask again and again until there is an answer; returns it (None when time ran out) and the seconds it took."""
+    began = time.monotonic()
+    while time.monotonic() - began < within_s:
+        found = await probe()
+        if found is not None:
+            return found, time.monotonic() - began
+        await anyio.sleep(0.05)
+    return None, time.monotonic() - began
+
+
+def step(
+    id: str,
+    name: str,
+    premises: list[str],
+    conclusion: str,
+    confidence: float,
+    why: str,
+    supersedes: str | None = None,
+) -> dict[str, Any]:
+    """The operation that records a reasoning step."""
+    return {
+        "op": "record_inference",
+        "identity": {"id": id, "type": "InferenceStep", "name": name},
+        "premises": premises,
+        "conclusion": conclusion,
+        "operator": "deductive",
+        "confidence": confidence,
+        "justification": why,
+        "alternatives_considered": [],
+        "supersedes": supersedes,
+    }
+
+
+def patch(object_id: str, **fields: Any) -> dict[str, Any]:
+    """The operation that changes some fields of an object."""
+    return {"op": "update_object", "object_id": object_id, "structure_patch": fields, "mode": "merge"}
+
+
+def short(version_id: str) -> str:
+    """The first digits of a version id."""
+    return version_id[:10]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return "" if value is None else str(value)
