@@ -17,6 +17,7 @@ from cks_mcp.services import Services
 from cks_mcp.settings import Settings
 from cks_mcp.subscriptions import ResourceUpdates
 from cks_mcp.tools.conflicts import conflicts
+from cks_mcp.tools.documents import documents
 from cks_mcp.tools.lines import lines
 from cks_mcp.tools.read import reads
 from cks_mcp.tools.write import core
@@ -25,7 +26,7 @@ from cks_runtime.config import RuntimeConfig
 from cks_runtime.runtime import Runtime
 from sweepers import SweeperTeam
 
-TOOLSETS: tuple[Toolset, ...] = (core, reads, lines, conflicts)
+TOOLSETS: tuple[Toolset, ...] = (core, reads, lines, conflicts, documents)
 
 INSTRUCTIONS = (
     "Shared, versioned knowledge: typed objects, relations and reasoning steps in sessions. Read with "

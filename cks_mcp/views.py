@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cks_mcp import document_views
 from cks_mcp.answers import fitting
 from cks_mcp.resources import Resources
 from cks_mcp.services import Ctx
@@ -25,8 +26,9 @@ _KIND_OF = {
 
 
 def build_resources() -> Resources:
-    """Open conflicts by kind, and sessions by id."""
+    """Open conflicts by kind, sessions by id, and documents by path."""
     resources = Resources()
+    document_views.register(resources)
     for kind in KINDS:
         _conflicts_of(resources, kind)
 
@@ -61,7 +63,7 @@ def _conflicts_of(resources: Resources, kind: str) -> None:
 
 def touched(event: Event) -> list[str]:
     """URIs of the resources that show something else after this event."""
-    uris = []
+    uris = document_views.touched(event)
     if isinstance(event, HeadMoved | SessionCreated):
         uris.append(f"cks://sessions/{event.session_id}")
     kind = event.conflict_kind if isinstance(event, ConflictClosed) else _KIND_OF.get(event.kind)
