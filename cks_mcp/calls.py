@@ -7,6 +7,7 @@ becomes an answer of one form: a result, or `{code, message, hint, details}` wit
 from __future__ import annotations
 
 import inspect
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
-import structlog
 from mcp_types import Tool as ListedTool
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
@@ -24,7 +24,7 @@ from cks_mcp.arguments import check_arguments, unknown_tool
 from cks_mcp.schemas import input_schema, output_schema
 from cks_runtime.model.errors import CksError, InternalError, TooLarge
 
-log = structlog.stdlib.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 App = TypeVar("App")
 
@@ -165,8 +165,9 @@ class Tools:
         except Exception as error:
             known = describe_error(error, tool=str(name)[:80])
             answer, outcome = _failure(known), known.code
-        taken_ms = round((time.perf_counter() - started) * 1000, 1)
-        log.debug("tool called", tool=str(name)[:80], outcome=outcome, taken_ms=taken_ms)
+        if log.isEnabledFor(logging.DEBUG):
+            taken_ms = (time.perf_counter() - started) * 1000
+            log.debug("tool %.80r: %s after %.1f ms", name, outcome, taken_ms)
         return answer
 
     async def _call(
@@ -205,7 +206,7 @@ def describe_error(error: Exception, **context: object) -> CksError:
     if isinstance(found, CksError) and found.code != InternalError.code:
         return found
     error_id = secrets.token_hex(6)
-    log.error("internal error", error_id=error_id, exc_info=error, **context)
+    log.error("internal error %s", error_id, exc_info=error, extra={"error_id": error_id, "context": context})
     if isinstance(found, CksError):
         found.details.setdefault("error_id", error_id)
         return found

@@ -29,8 +29,7 @@ SEND_TIMEOUT_S = 10.0
 class _Subscriber:
     """An older client: what it subscribed to and what it is still to be told."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self.session = session
+    def __init__(self) -> None:
         self.uris: set[str] = set()
         self.waiting: dict[str, None] = {}
         self.busy = False
@@ -57,8 +56,7 @@ class ResourceUpdates:
 
     def subscribe(self, session: ServerSession, uri: str) -> bool:
         """An older client wants updates of `uri`; False when it has too many subscriptions already."""
-        connection = _connection(session)
-        subscriber = self._older.setdefault(connection, _Subscriber(session))
+        subscriber = self._older.setdefault(_connection(session), _Subscriber())
         if len(subscriber.uris) >= URIS_MAX and uri not in subscriber.uris:
             return False
         subscriber.uris.add(uri)
@@ -82,23 +80,27 @@ class ResourceUpdates:
                     await self.bus.publish(ResourceUpdated(uri))
 
     def _tell_older(self, uris: Iterable[str], tasks: TaskGroup) -> None:
-        for subscriber in list(self._older.values()):
+        for connection, subscriber in list(self._older.items()):
             subscriber.waiting.update((uri, None) for uri in uris if uri in subscriber.uris)
             if subscriber.waiting and not subscriber.busy:
                 subscriber.busy = True
-                tasks.start_soon(self._send, subscriber)
+                tasks.start_soon(self._send, connection, subscriber)
 
-    async def _send(self, subscriber: _Subscriber) -> None:
+    async def _send(self, connection: Connection, subscriber: _Subscriber) -> None:
         # One task a client, so that one which stopped reading holds up nobody else.
         try:
             while subscriber.waiting:
                 uri = next(iter(subscriber.waiting))
                 del subscriber.waiting[uri]
                 with anyio.fail_after(SEND_TIMEOUT_S):
-                    await subscriber.session.send_resource_updated(uri)
+                    await connection.send_resource_updated(uri)
         except TimeoutError:
             subscriber.waiting.clear()
             log.info("a client does not read its resource updates")
+        except Exception:
+            # Whatever is wrong with one connection, the others are still to be told.
+            subscriber.waiting.clear()
+            log.exception("resource updates could not be sent")
         finally:
             subscriber.busy = False
 

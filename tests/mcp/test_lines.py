@@ -131,7 +131,9 @@ def test_many_values_on_one_line_are_not_all_answered() -> None:
 
 
 def test_wide_integers_in_arguments_stay_for_the_tool_to_refuse() -> None:
-    request = only(b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":' + b"9" * 5000 + b',"b":12345678901234567890}}')
+    request = only(
+        b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":' + b"9" * 5000 + b',"b":12345678901234567890}}'
+    )
     assert request.params == {"a": float("inf"), "b": 12345678901234567890}
 
 
@@ -168,7 +170,9 @@ json_values = st.recursive(
 
 
 @given(
-    st.dictionaries(st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error", "x"]), json_values),
+    st.dictionaries(
+        st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error", "x"]), json_values
+    ),
     st.integers(0, 200),
     st.binary(max_size=3),
 )

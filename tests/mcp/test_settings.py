@@ -19,7 +19,7 @@ SECRET = "correct-horse-battery-staple-0123456789"
 @pytest.fixture(autouse=True)
 def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith("CKS_") or name.startswith("ANTHROPIC_"):
+        if name.startswith(("CKS_", "ANTHROPIC_")):
             monkeypatch.delenv(name)
 
 
@@ -27,7 +27,11 @@ def test_defaults_are_those_of_the_contract() -> None:
     found = load_settings()
     assert found.db_path == str(Path("~/.cks-mcp/cks_mcp.db").expanduser())
     assert found.sqlite_synchronous == "FULL" and found.default_session == "main"
-    assert (found.max_request_bytes, found.max_objects, found.max_object_bytes) == (5_000_000, 100_000, 262_144)
+    assert (found.max_request_bytes, found.max_objects, found.max_object_bytes) == (
+        5_000_000,
+        100_000,
+        262_144,
+    )
     assert (found.inference_sweep_interval, found.provenance_sweep_interval) == (300.0, 3600.0)
     assert found.temporal_sweep_interval == 3600.0 and found.provenance_ttl_seconds == 2_592_000
     assert not found.gossip_enabled and found.gossip_peers == () and found.gossip_secret is None
@@ -64,7 +68,9 @@ GOOD: list[tuple[str, str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("variable", "text", "field", "value"), GOOD)
-def test_good_values(monkeypatch: pytest.MonkeyPatch, variable: str, text: str, field: str, value: Any) -> None:
+def test_good_values(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, field: str, value: Any
+) -> None:
     monkeypatch.setenv(variable, text)
     assert getattr(load_settings(), field) == value
 
@@ -179,7 +185,7 @@ def test_a_bad_secret_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     path = tmp_path / "secret"
     path.write_bytes(content)
     monkeypatch.setenv("CKS_MCP_SECRET_FILE", str(path))
-    with pytest.raises(SettingsError, match="CKS_MCP_SECRET_FILE=.*secret"):
+    with pytest.raises(SettingsError, match=r"CKS_MCP_SECRET_FILE=.*secret"):
         load_settings()
 
 
@@ -216,3 +222,11 @@ def test_settings_are_frozen() -> None:
 def test_every_field_says_what_it_allows() -> None:
     for field in Settings.model_fields.values():
         assert isinstance(field.validation_alias, str) and field.description
+
+
+def test_reading_settings_loads_nothing_of_the_protocol() -> None:
+    program = "import cks_mcp.settings, cks_mcp.lifecycle, cks_mcp.logs, sys\nprint({'mcp', 'mcp_types'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "set()\n"
