@@ -86,7 +86,8 @@ def _check() -> None:
     for problem in report.problems:
         print(problem)
     print(
-        f"{report.blobs} blobs, {report.versions} versions, {report.sessions} sessions read; "
+        f"{report.blobs} blobs, {report.versions} versions, {report.sessions} sessions, "
+        f"{report.documents} documents read; "
         f"{len(report.problems)} problems."
     )
     raise SystemExit(1 if report.problems else 0)

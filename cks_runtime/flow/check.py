@@ -1,4 +1,4 @@
-"""Reading and verifying a whole database: every blob, version and head."""
+"""Reading and verifying a whole database: every blob, version, head and document."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cks_runtime.config import RuntimeConfig
+from cks_runtime.flow.document_check import check_documents
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.model.canon import digest
 from cks_runtime.model.errors import CksError, DamagedBlob
@@ -26,6 +27,7 @@ class CheckReport:
     blobs: int = 0
     versions: int = 0
     sessions: int = 0
+    documents: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -40,6 +42,8 @@ async def check_database(
         await _check_blobs(store, report, progress)
         await _check_versions(store, report)
         await _check_heads(store, report)
+        report.documents, problems = await check_documents(store)
+        report.problems += problems
     except CksError as error:
         report.problems.append(error.message)
     finally:

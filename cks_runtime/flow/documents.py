@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cks_runtime.flow.clock import Clock
-from cks_runtime.flow.graphs import in_worker
+from cks_runtime.flow.document_check import chain_error
 from cks_runtime.flow.journal import Journal
 from cks_runtime.model import documents as rules
-from cks_runtime.model.canon import Hash, digest
+from cks_runtime.model.canon import digest
 from cks_runtime.model.document_events import DocumentPublished
 from cks_runtime.model.documents import DocumentVersion, Verdict
 from cks_runtime.model.errors import DamagedBlob, DocumentNotFound, InvalidParameter, VersionNotFound
@@ -17,9 +17,6 @@ from cks_runtime.model.events import Event
 from cks_runtime.store import documents as rows
 from cks_runtime.store.journal import append_events
 from cks_runtime.store.ports import Store, Unit
-
-LINKS = 500
-HASHED_BYTES = 4 * 1024 * 1024  # bodies held in memory at once while a chain is checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,82 +210,13 @@ class Documents:
                 raise _no_document(path)
             top = current if below is None else min(current, below - 1)
             page = await rows.versions_between(reader, path, 1, top, limit)
-        return Chain(current, tuple(page), await self._chain_error(path, current))
+        return Chain(current, tuple(page), await chain_error(self._store, path, current))
 
     async def page(self, prefix: str = "/", limit: int = 50, after: str = "") -> list[DocumentVersion]:
         """Where the documents whose path begins with `prefix` stand, archived ones too, by path after `after`."""
         rules.check_prefix(prefix)
         async with self._store.reader() as reader:
             return await rows.page_heads(reader, prefix, after, limit)
-
-    async def check(self) -> tuple[int, list[str]]:
-        """Read every document: how many there are, and one line for each whose chain or a body is damaged."""
-        problems: list[str] = []
-        count, after = 0, ""
-        while True:
-            async with self._store.reader() as reader:
-                paths = await rows.page_paths(reader, after, LINKS)
-            if not paths:
-                return count, problems
-            for path in paths:
-                async with self._store.reader() as reader:
-                    current = await rows.head_number(reader, path) or 0
-                error = await self._chain_error(path, current)
-                if error is not None:
-                    problems.append(f"document {path}: {error}")
-            count += len(paths)
-            after = paths[-1]
-
-    async def _chain_error(self, path: str, current: int) -> str | None:
-        before: DocumentVersion | None = None
-        sound: set[Hash] = set()
-        while before is None or before.version < current:
-            after = 0 if before is None else before.version
-            async with self._store.reader() as reader:
-                links = await rows.page_links(reader, path, after, current, LINKS)
-            if not links:
-                return f"version {after + 1} is missing"
-            broken, good = None, []
-            for link, size in links:
-                broken = rules.link_error(before, link)
-                if broken is not None:
-                    break
-                good.append((link, size))
-                before = link
-            error = await self._body_error(good, sound)
-            if error is not None or broken is not None:
-                return error or broken
-        return None
-
-    async def _body_error(
-        self, links: Sequence[tuple[DocumentVersion, int | None]], sound: set[Hash]
-    ) -> str | None:
-        """The first of these versions whose body is not what its hash says; `sound` are those seen already."""
-        batch: dict[Hash, int] = {}
-        size_sum = 0
-        for link, size in links:
-            if size is None:
-                return await self._hashed(batch) or f"version {link.version}: its body is missing"
-            if link.content in sound:
-                continue
-            sound.add(link.content)
-            batch[link.content] = link.version
-            size_sum += size
-            if size_sum > HASHED_BYTES:
-                error = await self._hashed(batch)
-                if error is not None:
-                    return error
-                batch, size_sum = {}, 0
-        return await self._hashed(batch)
-
-    async def _hashed(self, batch: dict[Hash, int]) -> str | None:
-        if not batch:
-            return None
-        async with self._store.reader() as reader:
-            bodies = await rows.get_bodies(reader, list(batch))
-        right = await in_worker(lambda: {key for key, data in bodies.items() if digest(data) == key})
-        wrong = [version for key, version in batch.items() if key not in right]
-        return f"version {min(wrong)}: its body does not match its content hash" if wrong else None
 
 
 async def _put(
