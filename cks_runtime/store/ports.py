@@ -54,6 +54,13 @@ class Store(Protocol):
         """
         ...
 
+    async def once(self, sql: str, *params: object) -> list[Row]:
+        """One guarded statement as a whole write transaction, in one round trip; its RETURNING rows.
+
+        Raises as `unit`; cancelled before its turn it does nothing, after that it runs to its end.
+        """
+        ...
+
     def reader(self) -> AbstractAsyncContextManager[Reader]:
         """Borrow a read connection."""
         ...

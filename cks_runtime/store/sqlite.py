@@ -103,7 +103,7 @@ class SqliteStore:
         assert self._writer is not None, "the store is closed"
         async with self._turn:
             conn = self._writer
-            await self._begin(conn)
+            await self._when_free(conn, "BEGIN IMMEDIATE")
             unit = SqliteUnit(conn)
             try:
                 yield unit
@@ -115,14 +115,21 @@ class SqliteStore:
                 raise
             self.last_statements = unit.statements + 1
 
-    async def _begin(self, conn: aiosqlite.Connection) -> None:
+    async def once(self, sql: str, *params: object) -> list[Row]:
+        assert self._writer is not None, "the store is closed"
+        async with self._turn:
+            return await self._when_free(self._writer, sql, params)
+
+    async def _when_free(
+        self, conn: aiosqlite.Connection, sql: str, params: Sequence[object] = ()
+    ) -> list[Row]:
+        """Run a statement that takes the write lock, as soon as no other process has it."""
         deadline = anyio.current_time() + TURN_WAIT_S
         while True:
             await anyio.lowlevel.checkpoint_if_cancelled()
             try:
                 with anyio.CancelScope(shield=True):
-                    await conn.execute_fetchall("BEGIN IMMEDIATE")
-                return
+                    return list(await conn.execute_fetchall(sql, params))
             except sqlite3.Error as error:
                 if not _is_busy(error):
                     raise translated(error) from error
