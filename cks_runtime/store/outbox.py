@@ -1,13 +1,27 @@
-"""Statements for the outbox: tasks stored in the transaction that raised their conflict."""
+"""Statements for the outbox: tasks stored in the transaction that raised their conflict, claimed under a lease."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 import orjson
 
 from cks_runtime.model.canon import Json
-from cks_runtime.store.ports import Reader, Unit
+from cks_runtime.model.outbox import (
+    NO_ATTEMPTS_LEFT,
+    Claim,
+    Dead,
+    Done,
+    Leased,
+    Now,
+    Ready,
+    RetryPolicy,
+    State,
+)
+from cks_runtime.store.ports import Reader, Row, Store, Unit
 
 TASK_TYPES = (
     "gossip_conflict",
@@ -17,6 +31,50 @@ TASK_TYPES = (
     "crdt_fork",
     "enrichment_request",
 )
+
+Status = Literal["PENDING", "IN_PROGRESS", "DEAD"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task on the queue. `dedupe_key` is its conflict's record id where it has one."""
+
+    task_id: str
+    task_type: str
+    session_id: str
+    payload_text: str
+    created_at_ms: int
+    dedupe_key: str
+    state: State
+
+    def payload(self) -> dict[str, Any]:
+        """What a resolver needs to know. A text that is no JSON object does not stop the queue: it is shown as is."""
+        try:
+            found = orjson.loads(self.payload_text)
+        except orjson.JSONDecodeError:
+            found = None
+        return found if isinstance(found, dict) else {"unreadable": self.payload_text[:2000]}
+
+
+_COLUMNS = (
+    "task_id, task_type, session_id, payload, created_at, dedupe_key, status, attempts, next_retry_at, last_error,"
+    " claimed_by, claim_token, lease_until, lease_ms, lease_boot_id, dead_at"
+)
+
+
+def _task(row: Row) -> TaskRow:
+    status, attempts, due_ms, error, owner, token, until_ms, length_ms, boot_id, dead_at_ms = row[6:]
+    state: State
+    match status:
+        case "PENDING":
+            state = Ready(attempts, due_ms, error)
+        case "IN_PROGRESS":
+            # a lease without an end or a boot is one that ended
+            lease = (until_ms or 0, length_ms or 0, boot_id or "")
+            state = Leased(attempts, owner or "", token or "", *lease, error)
+        case _:
+            state = Dead(attempts, error, dead_at_ms)
+    return TaskRow(row[0], row[1], row[2], row[3], row[4], row[5], state)
 
 
 async def put_task(
@@ -63,9 +121,194 @@ async def remove_tasks(unit: Unit, dedupe_keys: Sequence[str]) -> None:
     )
 
 
+_WAITING = (
+    "SELECT * FROM (SELECT task_id, 1 AS place, next_retry_at AS since FROM cks_outbox_tasks"
+    " WHERE status = 'PENDING' AND task_type = ?{session} AND next_retry_at <= ? ORDER BY next_retry_at LIMIT 1) AS w"
+)
+_LAPSED = (
+    "SELECT * FROM (SELECT task_id, 0 AS place, 0 AS since FROM cks_outbox_tasks"
+    " WHERE status = 'IN_PROGRESS' AND {lapse} AND task_type IN ({types}){session} LIMIT 1) AS l"
+)
+# one seek each: own boot and past, own boot and too far ahead, other boots, no boot
+_LAPSES = (
+    "lease_boot_id = ? AND lease_until <= ?",
+    "lease_boot_id = ? AND lease_until > ? AND lease_until > ? + coalesce(lease_ms, 0)",
+    "lease_boot_id < ?",
+    "lease_boot_id > ?",
+    "lease_boot_id IS NULL",
+)
+
+
+@lru_cache(maxsize=64)
+def _pick_sql(types: int, by_session: bool) -> str:
+    """The id of the task a claim looks at: ended leases first, then the longest due."""
+    session = " AND session_id = ?" if by_session else ""
+    marks = ",".join("?" * types)
+    arms = [_LAPSED.format(lapse=lapse, types=marks, session=session) for lapse in _LAPSES]
+    arms += [_WAITING.format(session=session)] * types
+    return f"SELECT task_id FROM ({' UNION ALL '.join(arms)}) AS found ORDER BY place, since LIMIT 1"
+
+
+def _pick_params(types: Sequence[str], session_id: str | None, length_ms: int, now: Now) -> list[object]:
+    session = [] if session_id is None else [session_id]
+    boot, at = now.boot_id, now.lease_ms
+    params: list[object] = []
+    for lapse in ((boot, at), (boot, at + length_ms, at), (boot,), (boot,), ()):
+        params += [*lapse, *types, *session]
+    for task_type in types:
+        params += [task_type, *session, now.wall_ms]
+    return params
+
+
+async def claim_task(
+    store: Store, types: Sequence[str], session_id: str | None, claim: Claim, now: Now, policy: RetryPolicy
+) -> TaskRow | None:
+    """Give the next task of these types (in this session) to the claimer; tasks without attempts left turn DEAD.
+
+    A statement that claims takes the task only if an attempt is left; where it took none, another buries what
+    stood in its way, until there is nothing in the way.
+    """
+    pick = _pick_sql(len(types), session_id is not None)
+    params = _pick_params(types, session_id, claim.length_ms, now)
+    while True:
+        rows = await store.once(
+            "UPDATE cks_outbox_tasks SET status = 'IN_PROGRESS', attempts = attempts + 1, claimed_by = ?,"
+            f" claim_token = ?, lease_until = ?, lease_ms = ?, lease_boot_id = ? WHERE task_id = ({pick})"
+            f" AND attempts < ? RETURNING {_COLUMNS}",
+            claim.owner,
+            claim.token,
+            now.lease_ms + claim.length_ms,
+            claim.length_ms,
+            now.boot_id,
+            *params,
+            policy.attempts_max,
+        )
+        if rows:
+            return _task(rows[0])
+        buried = await store.once(
+            "UPDATE cks_outbox_tasks SET status = 'DEAD', dead_at = ?, last_error = CASE"
+            " WHEN status = 'PENDING' THEN coalesce(last_error, ?)"
+            " ELSE 'Attempt ' || attempts || ', by ' || coalesce(claimed_by, '') || ', ended without an answer.' END,"
+            " claimed_by = NULL, claim_token = NULL, lease_until = NULL, lease_ms = NULL, lease_boot_id = NULL"
+            f" WHERE task_id = ({pick}) AND attempts >= ? RETURNING task_id",
+            now.wall_ms,
+            NO_ATTEMPTS_LEFT,
+            *params,
+            policy.attempts_max,
+        )
+        if not buried:
+            return None
+
+
+async def complete_task(store: Store, task_id: str, token: str, now: Now) -> str | None:
+    """Take a task off the queue for the holder of a running lease; its dedupe key, or None when it is not theirs."""
+    rows = await store.once(
+        "DELETE FROM cks_outbox_tasks WHERE task_id = ? AND status = 'IN_PROGRESS' AND claim_token = ?"
+        " AND lease_boot_id = ? AND lease_until > ? AND lease_until <= ? + coalesce(lease_ms, 0) RETURNING dedupe_key",
+        task_id,
+        token,
+        now.boot_id,
+        now.lease_ms,
+        now.lease_ms,
+    )
+    return str(rows[0][0]) if rows else None
+
+
+async def get_task(reader: Reader, task_id: str) -> TaskRow | None:
+    """The task, or None when it is not on the queue."""
+    rows = await reader.fetch(f"SELECT {_COLUMNS} FROM cks_outbox_tasks WHERE task_id = ?", task_id)
+    return _task(rows[0]) if rows else None
+
+
+async def get_settled(reader: Reader, task_id: str) -> Done | None:
+    """How a task that left the queue ended; None when it never was there, or 100,000 others have left since."""
+    rows = await reader.fetch(
+        "SELECT claim_token FROM outbox_settled WHERE task_id = ? ORDER BY settled_no DESC LIMIT 1", task_id
+    )
+    return Done(str(rows[0][0])) if rows else None
+
+
+async def swap_state(unit: Unit, task: TaskRow, after: State) -> bool:
+    """Give a task its next state; False when it is no longer in the one that was read."""
+    guard, params = _guard(task)
+    values: tuple[object, ...]
+    match after:
+        case Done():
+            return bool(
+                await unit.fetch(f"DELETE FROM cks_outbox_tasks WHERE {guard} RETURNING task_id", *params)
+            )
+        case Ready():
+            values = ("PENDING", after.attempts, after.due_ms, after.error, *_NO_LEASE, None)
+        case Leased():
+            lease = (after.owner, after.token, after.until_ms, after.length_ms, after.boot_id)
+            values = ("IN_PROGRESS", after.attempts, None, after.error, *lease, None)
+        case Dead():
+            values = ("DEAD", after.attempts, None, after.error, *_NO_LEASE, after.at_ms)
+    rows = await unit.fetch(
+        "UPDATE cks_outbox_tasks SET status = ?, attempts = ?, next_retry_at = coalesce(?, next_retry_at),"
+        " last_error = ?, claimed_by = ?, claim_token = ?, lease_until = ?, lease_ms = ?, lease_boot_id = ?,"
+        f" dead_at = ? WHERE {guard} RETURNING task_id",
+        *values,
+        *params,
+    )
+    return bool(rows)
+
+
+_NO_LEASE = (None, None, None, None, None)
+
+
+def _guard(task: TaskRow) -> tuple[str, tuple[object, ...]]:
+    """The condition that a task is still in the state it was read in."""
+    match task.state:
+        case Ready(attempts=n):
+            found = ("PENDING", n, "")
+        case Leased(attempts=n, token=token):
+            found = ("IN_PROGRESS", n, token)
+        case Dead(attempts=n):
+            found = ("DEAD", n, "")
+        case Done():
+            raise AssertionError("a task that is done has no row")
+    return (
+        "task_id = ? AND status = ? AND attempts = ? AND coalesce(claim_token, '') = ?",
+        (task.task_id, *found),
+    )
+
+
+async def page_tasks(
+    reader: Reader,
+    status: Status,
+    task_type: str | None,
+    session_id: str | None,
+    after: tuple[int, str] | None,
+    limit: int,
+) -> list[TaskRow]:
+    """Tasks in one status, oldest first, after (created_at in ms, task id). Dead ones are read off an index."""
+    where, params = [f"status = '{status}'"], []  # spelt out, so that the index of this status is used
+    if task_type is not None:
+        where.append("task_type = ?")
+        params.append(task_type)
+    if session_id is not None:
+        where.append("session_id = ?")
+        params.append(session_id)
+    place: tuple[object, ...] = ()
+    if after is not None:
+        where.append("(created_at, task_id) > (?, ?)")
+        place = after
+    rows = await reader.fetch(
+        f"SELECT {_COLUMNS} FROM cks_outbox_tasks WHERE {' AND '.join(where)} ORDER BY created_at, task_id LIMIT ?",
+        *params,
+        *place,
+        limit,
+    )
+    return [_task(row) for row in rows]
+
+
 async def queue_depths(reader: Reader) -> list[tuple[str, str, int, int]]:
     """(task type, status, count, oldest created_at in ms)."""
-    rows = await reader.fetch(
-        "SELECT task_type, status, count(*), min(created_at) FROM cks_outbox_tasks GROUP BY task_type, status"
-    )
+    parts = [
+        f"SELECT task_type, '{status}', count(*), min(created_at) FROM cks_outbox_tasks WHERE status = '{status}'"
+        " GROUP BY task_type"
+        for status in get_args(Status)
+    ]
+    rows = await reader.fetch(f"{' UNION ALL '.join(parts)} ORDER BY 1, 2")
     return [(row[0], row[1], int(row[2]), int(row[3])) for row in rows]
