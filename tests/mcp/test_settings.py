@@ -225,7 +225,11 @@ def test_every_field_says_what_it_allows() -> None:
 
 
 def test_reading_settings_loads_nothing_of_the_protocol() -> None:
-    program = "import cks_mcp.settings, cks_mcp.lifecycle, cks_mcp.logs, sys\nprint({'mcp', 'mcp_types'} & set(sys.modules))"
+    program = """
+import sys
+import cks_mcp.settings, cks_mcp.lifecycle, cks_mcp.logs
+print({"mcp", "mcp_types"} & set(sys.modules))
+"""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
