@@ -26,4 +26,6 @@ class RuntimeConfig:
     provenance_sweep_interval: float | None = 3600.0
     temporal_sweep_interval: float | None = 3600.0
     provenance_ttl_seconds: float = 2_592_000.0
+    outbox_lease_s: float = 120.0
+    outbox_attempts_max: int = 5
     clock: Clock = wall_ms

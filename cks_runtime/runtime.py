@@ -19,6 +19,7 @@ from cks_runtime.flow.documents import Documents
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.flow.inbox import ConflictInbox
 from cks_runtime.flow.journal import TRIM_INTERVAL_S, Journal
+from cks_runtime.flow.outbox import Outbox
 from cks_runtime.flow.search import Search
 from cks_runtime.flow.sessions import Sessions
 from cks_runtime.model.events import GossipConflictDetected, InferenceConflictDetected
@@ -27,6 +28,7 @@ from cks_runtime.model.records import Keyring, derive_key, key_id
 from cks_runtime.store.blobs import put_version
 from cks_runtime.store.meta import get_meta, set_meta_once
 from cks_runtime.store.open import open_store
+from cks_runtime.store.outbox import TASK_TYPES
 from cks_runtime.store.ports import Store
 
 Service = Callable[[], Coroutine[Any, Any, None]]
@@ -36,8 +38,8 @@ Opener = Callable[[RuntimeConfig], Awaitable[Store]]
 class Runtime:
     """One process's view of one body of knowledge: `async with Runtime.open(config) as rt`.
 
-    `rt.commits`, `rt.branches`, `rt.sessions`, `rt.conflicts`, `rt.documents`, `rt.inboxes`, `rt.journal` and
-    `rt.bus` are its parts.
+    `rt.commits`, `rt.branches`, `rt.sessions`, `rt.conflicts`, `rt.documents`, `rt.inboxes`, `rt.outbox`,
+    `rt.journal` and `rt.bus` are its parts.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class Runtime:
         )
         self.branches = Branches(store, self.graphs, self.journal, self.commits, self.sessions, self.clock)
         self.conflicts = Conflicts(store, kinds)
+        task_types = (*TASK_TYPES, *(kind.task_type for kind in kinds.values()))
+        self.outbox = Outbox(store, self.clock, task_types, config.outbox_lease_s, config.outbox_attempts_max)
         self.documents = Documents(store, self.journal, self.clock)
         self.search = Search(store, self.sessions)
         self.inboxes = {
