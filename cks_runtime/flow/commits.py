@@ -51,7 +51,7 @@ class Plan:
     """The version a session should move to.
 
     `parents` beside the present head are other lines merged in. `adopt` names an existing version to be taken as it
-    is (a fast-forward). `also` writes more into the same unit and returns its events.
+    is (a fast-forward). `also` writes more into the same unit, given the version, and returns its events.
     """
 
     graph: Graph
@@ -62,7 +62,7 @@ class Plan:
     merged_graphs: tuple[Graph, ...] = ()
     adopt: Version | None = None
     generation: int = 0
-    also: Callable[[Unit], Awaitable[list[Event]]] | None = None
+    also: Callable[[Unit, Version], Awaitable[list[Event]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class Commits:
         await sweeps.put_due(
             unit, [(kind, at_ms, obj.hash, obj.id) for obj in touched for kind, at_ms in due(obj)]
         )
-        events = await plan.also(unit) if plan is not None and plan.also is not None else []
+        events = await plan.also(unit, version) if plan is not None and plan.also is not None else []
         events += await append_events(unit, self._events(state, version, len(changed), title, now_ms))
         await _swap(unit, state, version, title, now_ms, events[-1].seq if events else 0)
         moved = Moved(

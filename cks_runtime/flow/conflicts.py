@@ -138,6 +138,18 @@ class Conflicts:
         return Outcome(tuple(sheet.events), raised)
 
 
+    async def acknowledge(
+        self, unit: Unit, kind: str, session_id: str, version_id: str, finding: Finding, now_ms: int
+    ) -> tuple[str, list[Event]]:
+        """Close this finding's own record as acknowledged, so that it is not raised again; its id and the events.
+
+        Raised or not yet: the record is made where the sweep has not come by.
+        """
+        sheet = _Sheet(unit, self.kinds[kind], session_id, version_id, now_ms, self._store.has_outbox)
+        claim = finding.claim(session_id)
+        return await sheet.acknowledge(claim, finding), sheet.events
+
+
 class _Sheet:
     """The writes of one comparison in one unit."""
 
@@ -190,6 +202,19 @@ class _Sheet:
             await self._raise(name, before, group)
             raised += 1
         return raised
+
+    async def acknowledge(self, claim: Hash, finding: Finding) -> str:
+        """Close the record of one claim for good."""
+        name = record_id([claim])
+        before = await rows.get_record(self._unit, name)
+        if before is None or before.state == "closed":
+            if before is not None and before.closed_how == ACKNOWLEDGED:
+                return name
+            await self._raise(name, before, {claim: finding})
+        kept = await rows.record_claims(self._unit, name)
+        await rows.put_claims(self._unit, [replace(row, state="closed") for row in kept])
+        await self._close_record(name, ACKNOWLEDGED)
+        return name
 
     async def _raise(self, name: str, before: RecordRow | None, group: Mapping[Hash, Finding]) -> None:
         record = RecordRow(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cks_runtime.model.canon import Hash, Json, content_id
 from cks_runtime.model.diagnostics import Diagnostic
 from cks_runtime.model.graph import Graph
+from cks_runtime.model.inference import affected, confidence_conflicts, stale_premises
+from cks_runtime.model.knowledge import KObject
+
+CONCLUSION = "conclusion:"
+STEP = "step:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ def confidence_finding(graph: Graph, found: Diagnostic) -> Finding:
     conclusion = str(found.extra["conclusion_id"])
     return Finding(
         "inference",
-        f"conclusion:{conclusion}",
+        CONCLUSION + conclusion,
         [found.code, conclusion, pairs],
         found.as_json(),
         (conclusion, *steps),
@@ -55,7 +60,25 @@ def confidence_finding(graph: Graph, found: Diagnostic) -> Finding:
 def premise_finding(found: Diagnostic) -> Finding:
     """A replaced premise: the code, the citing step and the premise."""
     premise, step = str(found.extra["premise_id"]), found.location
-    return Finding("inference", f"step:{step}", [found.code, step, premise], found.as_json(), (step, premise))
+    return Finding("inference", STEP + step, [found.code, step, premise], found.as_json(), (step, premise))
+
+
+def inference_anchors(
+    changed: Iterable[tuple[str, KObject | None, KObject | None]], after: Graph
+) -> set[str]:
+    """Where a change (id, before, after) can make the two rules about reasoning answer differently."""
+    conclusions, steps = affected(changed, after)
+    return {CONCLUSION + id for id in conclusions} | {STEP + id for id in steps}
+
+
+def inference_findings(graph: Graph, anchors: Collection[str]) -> list[Finding]:
+    """What the two rules about reasoning find at these places."""
+    conclusions = [anchor.removeprefix(CONCLUSION) for anchor in anchors if anchor.startswith(CONCLUSION)]
+    steps = [anchor.removeprefix(STEP) for anchor in anchors if anchor.startswith(STEP)]
+    return [
+        *(confidence_finding(graph, found) for found in confidence_conflicts(graph, conclusions)),
+        *(premise_finding(found) for found in stale_premises(graph, steps)),
+    ]
 
 
 def dated_finding(kind: str, object_id: str, date: Json, found: Diagnostic) -> Finding:
