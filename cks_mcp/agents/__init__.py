@@ -1,0 +1,1 @@
+"""Worker processes beside the server: they claim tasks from the outbox and settle them."""
