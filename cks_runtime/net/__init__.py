@@ -1,0 +1,1 @@
+"""Carries gossip between replicas over HTTP: signatures, client, endpoint, server. It never reads what it carries."""
