@@ -3,4 +3,13 @@
 from cks_mcp.merging.candidate import Candidate, Changes, LineRange, MergeWarning, Region, SideChanges
 from cks_mcp.merging.merge import merge3, merge_text
 
-__all__ = ["Candidate", "Changes", "LineRange", "MergeWarning", "Region", "SideChanges", "merge3", "merge_text"]
+__all__ = [
+    "Candidate",
+    "Changes",
+    "LineRange",
+    "MergeWarning",
+    "Region",
+    "SideChanges",
+    "merge3",
+    "merge_text",
+]

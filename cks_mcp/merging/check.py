@@ -41,34 +41,34 @@ def sound(texts: Texts, chunks: list[Chunk]) -> list[Chunk]:
 
 
 def _missing(texts: Texts, chunks: list[Chunk]) -> str | None:
-    """A line that no side has fewer times than the base, but the result has."""
-    removed: set[str] = set()
-    inserted: set[str] = set()
-    for kind, b0, b1, o0, o1, t0, t1 in chunks:
-        if b0 < b1:
-            removed.update(texts.base[b0:b1])
-        if kind != "theirs":
-            inserted.update(texts.ours[o0:o1])
-        if kind != "ours":
-            inserted.update(texts.theirs[t0:t1])
-    suspects = removed & inserted
-    if not suspects:
+    """A line that no side has fewer times than the base, but the result has.
+
+    The result gains what ours gains and what theirs gains, less what both gain at one place.
+    """
+    shared = _gained_by_both(texts, chunks)
+    doubled = [line for line, times in shared.items() if times > 0]
+    if not doubled:
         return None
-    gains: Counter[str] = Counter()
-    o_gains: Counter[str] = Counter()
-    t_gains: Counter[str] = Counter()
+    base, ours, theirs = map(Counter, texts)
+    gains = ((line, ours[line] - base[line], theirs[line] - base[line]) for line in doubled)
+    return min((line for line, o, t in gains if o >= 0 <= t and o + t < shared[line]), default=None)
+
+
+def _gained_by_both(texts: Texts, chunks: list[Chunk]) -> Counter[str]:
+    """By line: how often both sides have it in one chunk, less how often the base has it there."""
+    shared: list[str] = []
+    removed: list[str] = []
     for chunk in chunks:
-        base, ours, theirs = (
-            Counter(filter(suspects.__contains__, lines))
-            for lines in (texts.base[chunk.b0 : chunk.b1], *sides(texts, chunk))
-        )
-        o_gains.update(ours)
-        t_gains.update(theirs)
-        gains.update({"ours": ours, "theirs": theirs}.get(chunk.kind, ours | theirs))
-        for counts in (gains, o_gains, t_gains):
-            counts.subtract(base)
-    missing = (line for line in suspects if gains[line] < 0 <= min(o_gains[line], t_gains[line]))
-    return min(missing, default=None)
+        if chunk.kind == "same" or chunk.kind == "conflict":
+            ours, theirs = sides(texts, chunk)
+            removed += texts.base[chunk.b0 : chunk.b1]
+            if chunk.kind == "same":
+                shared += ours
+            elif not set(ours).isdisjoint(theirs):
+                shared += (Counter(ours) & Counter(theirs)).elements()
+    both = Counter(shared)
+    both.subtract(Counter(removed))
+    return both
 
 
 def _cancelling(texts: Texts, chunks: list[Chunk], line: str) -> tuple[int, int]:
@@ -82,5 +82,7 @@ def _cancelling(texts: Texts, chunks: list[Chunk], line: str) -> tuple[int, int]
             doubled.append(k)
         elif min(ours, theirs) < 0:
             removing.append(k)
-    k, other = min(((k, other) for k in doubled for other in removing), key=lambda pair: abs(pair[0] - pair[1]))
+    k, other = min(
+        ((k, other) for k in doubled for other in removing), key=lambda pair: abs(pair[0] - pair[1])
+    )
     return min(k, other), max(k, other)

@@ -57,7 +57,9 @@ def _hunks(a: list[int], b: list[int], once: list[int]) -> list[Hunk]:
     return _slid_down(a, b, hunks)
 
 
-def _cut(a: list[int], b: list[int], gap: Gap, anchors: Pairs, hunks: list[Hunk], work: list[Gap] | None) -> None:
+def _cut(
+    a: list[int], b: list[int], gap: Gap, anchors: Pairs, hunks: list[Hunk], work: list[Gap] | None
+) -> None:
     """Cut the gap at equal lines. What lies between is new work; without `work` it is a hunk."""
     x, a1, y, b1, level = gap
     at_a, at_b = anchors

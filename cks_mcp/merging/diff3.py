@@ -76,7 +76,20 @@ def chunks_of(texts: Texts, ours: list[Hunk], theirs: list[Hunk]) -> list[Chunk]
                     b1, t_shift, other = max(b1, other[1]), other[3] - min(other[1], size), next(other_all)
             b1 = min(b1, size)
             chunks.append(judged(texts, (b0, b1, o0, b1 + o_shift, t0, b1 + t_shift)))
-    return chunks
+    return _near_conflicts_joined(texts, chunks)
+
+
+def _near_conflicts_joined(texts: Texts, chunks: list[Chunk]) -> list[Chunk]:
+    """Conflicts with nothing but a few kept lines between them are one: the markers would be longer than those."""
+    kept: list[Chunk] = []
+    near: list[Chunk] = []
+    for chunk in [*chunks, None]:
+        if near and (chunk is None or chunk.kind != "conflict" or chunk.b0 - near[-1].b1 >= SHARED_MIN):
+            kept.append(joined(texts, near) if len(near) > 1 else near[0])
+            near = []
+        if chunk is not None:
+            (near if chunk.kind == "conflict" else kept).append(chunk)
+    return kept
 
 
 def _holding_the_end(side: list[str], hunks: list[Hunk], size: int) -> list[Hunk]:
@@ -122,7 +135,7 @@ def sides(texts: Texts, chunk: Chunk) -> tuple[list[str], list[str]]:
 def parts_of(texts: Texts, chunk: Chunk) -> list[list[str] | Block]:
     """A conflict as lines both sides share and blocks in which they differ at the head and at the tail."""
     ours, theirs = sides(texts, chunk)
-    if min(len(ours), len(theirs)) < SHARED_MIN + 1:
+    if min(len(ours), len(theirs)) <= SHARED_MIN or set(ours).isdisjoint(theirs):
         spans = [(0, len(ours), 0, len(theirs))]
     elif (len(ours), ours) <= (len(theirs), theirs):  # compared in one order, so that sides can be swapped
         spans = _blocks(ours, theirs)

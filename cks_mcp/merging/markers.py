@@ -38,7 +38,7 @@ def width_for(*texts: str) -> int:
     """
     runs: set[int] = set()
     for text in texts:
-        if any(sign * WIDTH in text for sign in SIGNS):
+        if any(sign in text and sign * WIDTH in text for sign in SIGNS):
             runs.update(map(len, _LIKE.findall(text)))
     width = max(runs, default=WIDTH - 1) + 1
     return width if width <= WIDTH_MAX else next(width for width in count(WIDTH) if width not in runs)
@@ -46,7 +46,7 @@ def width_for(*texts: str) -> int:
 
 def uses_crlf(*texts: str) -> bool:
     """Whether more than half of the line ends are CRLF."""
-    crlf = sum(text.count("\r\n") for text in texts)
+    crlf = sum(text.count("\r\n") for text in texts if "\r" in text)
     return crlf > 0 and 2 * crlf > sum(text.count("\n") for text in texts)
 
 

@@ -6,6 +6,8 @@ from cks_mcp.merging.diff import Hunk, diff, intern
 from cks_mcp.merging.diff3 import Chunk, Texts, chunks_of, judged
 from cks_mcp.merging.lines import join, split, window
 from cks_mcp.merging.markers import Place, Style, render, uses_crlf, width_for
+from cks_mcp.merging.scene import Scene
+from cks_mcp.merging.warnings import warnings_of
 
 
 def merge3(base: str, ours: str, theirs: str) -> Candidate:
@@ -24,14 +26,15 @@ def merge3(base: str, ours: str, theirs: str) -> Candidate:
     if marked:
         style = Style(width_for(ours, theirs), "\r" if uses_crlf(ours, theirs) else "")
     rendered = render(texts, chunks, style)
-    skipped = base.count("\n", 0, cut.head)
+    head, tail = base[: cut.head], base[len(base) - cut.tail :]
+    scene = Scene(texts, chunks, rendered, head, tail)
     return Candidate(
-        body=base[: cut.head] + join(rendered.lines) + base[len(base) - cut.tail :],
+        body=head + join(rendered.lines) + tail,
         has_markers=marked,
         marker_width=style.width,
-        conflicts=tuple(_region(place, skipped) for place in rendered.places),
+        conflicts=tuple(_region(place, scene.skipped) for place in rendered.places),
         changes=Changes(_side_changes(o_hunks), _side_changes(t_hunks)),
-        warnings=(),
+        warnings=warnings_of(scene, base, ours, theirs),
     )
 
 

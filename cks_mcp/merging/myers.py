@@ -11,14 +11,16 @@ from operator import ne
 Pairs = tuple[list[int], list[int]]
 Snake = tuple[int, int, int]
 
-STEPS = 1_200_000
+STEPS = 600_000
 """Lines times edits looked ahead: about what a diff of texts with no structure may cost."""
 AHEAD_MIN, AHEAD_MAX = 4, 512
+LONG = 12
+"""Equal lines in a row from which on comparing slices is cheaper than comparing lines."""
 
 
 def common_pairs(a: list[int], b: list[int]) -> Pairs:
     """Positions in `a` and in `b` of a common subsequence, both increasing."""
-    ahead_max = max(24, min(AHEAD_MAX, STEPS // (len(a) + len(b) + 1)))
+    ahead_max = max(16, min(AHEAD_MAX, STEPS // (len(a) + len(b) + 1)))
     ahead = ahead_max
     x = y = 0
     at_a: list[int] = []
@@ -38,14 +40,16 @@ def _furthest(a: list[int], b: list[int], x0: int, y0: int, ahead: int) -> tuple
 
     Returns the matching runs of the path that came furthest (last run first), their lines, and its end.
     """
-    width, height = len(a) - x0, len(b) - y0
+    x_end, y_end = len(a), len(b)
+    width, height = x_end - x0, y_end - y0
+    shift = x0 - y0
     middle = ahead + 1
-    reach = [0] * (2 * middle + 1)  # by diagonal k = x - y: the furthest x, counted from (x0, y0)
-    reach[middle] = equal_run(a, b, x0, y0, min(width, height))
+    reach = [x0] * (2 * middle + 1)  # by diagonal k = x - y - shift: the furthest x
+    reach[middle] += equal_run(a, b, x0, y0, min(width, height))
     trace = [[reach[middle]]]
-    best, best_k = 2 * reach[middle], 0
+    best, best_k = 2 * reach[middle] - shift, 0
     for edits in range(1, ahead + 1):
-        if best == width + height:
+        if best == x_end + y_end:
             break
         best = -1
         low = edits if edits <= height else 2 * height - edits
@@ -53,12 +57,16 @@ def _furthest(a: list[int], b: list[int], x0: int, y0: int, ahead: int) -> tuple
         for k in range(-low, high + 1, 2):
             left, right = reach[middle + k - 1], reach[middle + k + 1]
             x = right if k == -edits or (k != edits and left < right) else left + 1
-            y = x - k
-            if x < width and y < height and a[x0 + x] == b[y0 + y]:
-                x += equal_run(a, b, x0 + x, y0 + y, min(width - x, height - y))
-                y = x - k
+            y = x - k - shift
+            long = x + LONG
+            while x < x_end and y < y_end and a[x] == b[y]:
+                x, y = x + 1, y + 1
+                if x == long:
+                    run = equal_run(a, b, x, y, min(x_end - x, y_end - y))
+                    x, y = x + run, y + run
+                    break
             reach[middle + k] = x
-            if x + y > best and x <= width and y <= height:
+            if x + y > best and x <= x_end and y <= y_end:
                 best, best_k = x + y, k
         trace.append(reach[middle - edits : middle + edits + 1])
     return _path(trace, best_k, x0, y0)
@@ -94,10 +102,11 @@ def equal_tail(a: list[int], b: list[int], x: int, y: int, limit: int) -> int:
 
 def _path(trace: list[list[int]], k: int, x0: int, y0: int) -> tuple[list[Snake], int, int, int]:
     """Walk back from diagonal `k` of the last row of `trace`, choosing as `_furthest` chose."""
+    shift = x0 - y0
     snakes: list[Snake] = []
     matched = 0
     x = trace[-1][len(trace) - 1 + k]
-    end_x, end_y = x0 + x, y0 + x - k
+    end_x, end_y = x, x - k - shift
     for edits in range(len(trace) - 1, 0, -1):
         before = trace[edits - 1]
         at = k + edits - 1  # where diagonal k stands in `before`
@@ -106,10 +115,10 @@ def _path(trace: list[list[int]], k: int, x0: int, y0: int) -> tuple[list[Snake]
         else:
             start, step = before[at - 1] + 1, -1
         if x > start:
-            snakes.append((x0 + start, y0 + start - k, x - start))
+            snakes.append((start, start - k - shift, x - start))
             matched += x - start
         x, k = before[at + step], k + step
-    if x > 0:
-        snakes.append((x0, y0, x))
-        matched += x
+    if x > x0:
+        snakes.append((x0, y0, x - x0))
+        matched += x - x0
     return snakes, matched, end_x, end_y

@@ -1,0 +1,117 @@
+"""Warnings about the frame of a document: fences, tables, front matter and the order of lists."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import chain
+
+from cks_mcp.merging import markdown
+from cks_mcp.merging.candidate import MergeWarning
+from cks_mcp.merging.scene import SIDES, Scene, Side, other, quoted
+
+FRONT_MATTER_MAX = 65_536
+"""Characters after which front matter is not looked for any more."""
+
+
+def broken_fence(scene: Scene, ours: str, theirs: str) -> Iterator[MergeWarning]:
+    """A code fence that nothing closes, where each side for itself closed every one."""
+    if not any(mark in text for text in (ours, theirs) for mark in ("```", "~~~")):
+        return
+    touched = (
+        any(scene.kinds[side].fences for side in SIDES)
+        or any("```" in line or "~~~" in line for side in SIDES for _, line in scene.removed[side])
+        or scene.cut_short
+    )
+    if not touched or any(markdown.fences(text)[1] >= 0 for text in (ours, theirs)):
+        return
+    for side in SIDES:
+        _, opened = markdown.fences(scene.chosen(side))
+        if opened >= 0:
+            text = "A code fence opens here and nothing closes it; each side for itself closed its fences."
+            yield scene.warning("broken_fence", (scene.index_of(side, opened),), text)
+            return
+
+
+def broken_table(scene: Scene) -> Iterator[MergeWarning]:
+    """Rows of one table with different numbers of cells from each side, and rows whose table head is gone."""
+    for start, rows in scene.tables.items():
+        widths = {side: {len(markdown.cells(line)): index for index, line in rows[side]} for side in SIDES}
+        if widths["ours"] and widths["theirs"] and widths["ours"].keys() != widths["theirs"].keys():
+            indices = {index for side in SIDES for index in widths[side].values()}
+            text = "Ours and theirs wrote rows with different numbers of cells in this table."
+            yield scene.warning("broken_table", tuple(sorted(indices)), text)
+        for side in SIDES:
+            if rows[side] and _lost_its_head(scene, start, other(side)):
+                text = f"{other(side).capitalize()} removed the head of this table, {side} added rows to it."
+                yield scene.warning("broken_table", (start,), text)
+
+
+def _lost_its_head(scene: Scene, start: int, remover: Side) -> bool:
+    if not any(markdown.is_delimiter(line) for _, line in scene.removed[remover]):
+        return False
+    head = scene.lines[start : start + 2]
+    return not any(map(markdown.is_delimiter, head))
+
+
+def front_matter_key(scene: Scene, base: str, ours: str, theirs: str) -> Iterator[MergeWarning]:
+    """A front-matter key that both sides set, to different values or at two places."""
+    of_base, of_ours, of_theirs = (
+        markdown.front_matter(text[:FRONT_MATTER_MAX]) for text in (base, ours, theirs)
+    )
+    if of_base in (of_ours, of_theirs):
+        return
+    for key in sorted(of_ours.keys() | of_theirs.keys()):
+        was, mine, yours = of_base.get(key), of_ours.get(key), of_theirs.get(key)
+        if was != mine and was != yours:
+            lines = _lines_of_key(scene, key)
+            if mine != yours:
+                text = f"Ours and theirs both set the front-matter key '{key}', to different values."
+                yield MergeWarning("front_matter_key", lines, text)
+            elif len(lines) > 1:
+                text = f"The front-matter key '{key}' stands twice: ours and theirs both added it."
+                yield MergeWarning("front_matter_key", lines, text)
+
+
+def _lines_of_key(scene: Scene, key: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for number, line in enumerate(chain(scene.head.split("\n")[:-1], scene.lines), 1):
+        if number > 1 and line.rstrip() in ("---", "..."):
+            break
+        if line.startswith(key) and line[len(key) :].lstrip().startswith(":"):
+            found.append(number)
+    return tuple(found)
+
+
+def list_reordered(scene: Scene) -> Iterator[MergeWarning]:
+    """A list in which one side moved items while the other changed it; one warning a list."""
+    for side in SIDES:
+        added = {line: index for index, line, _ in scene.kinds[side].bullets}
+        moved = [(b, line) for b, line in scene.removed[side] if line in added] if added else []
+        changed = (
+            [chunk for chunk in scene.chunks if chunk.kind in (other(side), "conflict")] if moved else []
+        )
+        ends = [chunk.b1 for chunk in changed]
+        end = -1
+        for b, line in moved:
+            if b < end:
+                continue
+            first, end = _list_around(scene.texts.base, b)
+            near = bisect_left(ends, first)
+            if near < len(changed) and changed[near].b0 <= end:
+                text = (
+                    f"{side.capitalize()} moved {quoted(line)} within a list that {other(side)} changed too."
+                )
+                yield scene.warning("list_reordered", (added[line],), text)
+
+
+def _list_around(base: list[str], at: int) -> tuple[int, int]:
+    """The lines of the list that this item stands in."""
+    first = end = at
+    while first > 0 and _of_list(base[first - 1]):
+        first -= 1
+    while end < len(base) and _of_list(base[end]):
+        end += 1
+    return first, end
+
+
+def _of_list(line: str) -> bool:
+    return line.startswith((" ", "\t")) or markdown.bullet_text(line) is not None
