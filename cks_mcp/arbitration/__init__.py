@@ -1,0 +1,1 @@
+"""Deciding conflicts: questions to a language model, checked answers, and what a decision changes. Pure functions."""
