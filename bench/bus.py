@@ -12,6 +12,7 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
+from bench.report import line
 from cks_runtime.flow.bus import EventBus
 from cks_runtime.model.events import Event, HeadMoved
 
@@ -137,10 +138,6 @@ async def million_growth_mb() -> float:
 
 async def _ignore(event: Event) -> None:
     pass
-
-
-def line(name: str, value: float, limit: str, ok: bool) -> None:
-    print(f"{name:<58}{value:>10.2f}  {limit:<12}{'ok' if ok else 'over'}")
 
 
 async def main() -> None:

@@ -48,6 +48,8 @@ def _serve() -> None:
     exit_on_early_signals()
     pause_gc()
     streams = claim_standard_streams()
+    # structlog loads rich for pretty tracebacks wherever it is installed; this server logs plain lines
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 
     from cks_mcp.settings import fail, settings_or_exit
 

@@ -15,7 +15,7 @@ class Event(BaseModel):
     A further kind subclasses this with a `kind` literal of its own; defining it registers it for replay.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     KIND: ClassVar[str] = ""
     kind: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -14,12 +15,15 @@ import anyio
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import Implementation
-from rich.console import Console
-from rich.table import Table
+from tabulate import tabulate
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
 PROGRAMS = Path(sys.executable).parent
+
+
+WIDTH = 112
+CELL_MAX = 76
 
 
 class Stage:
@@ -27,51 +31,51 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.console = Console(width=112, highlight=False)
         self.failed: list[str] = []
         self.passed = 0
+        self._colour = sys.stdout.isatty()
 
     def act(self, title: str) -> None:
         """Begin a part."""
-        self.console.print()
-        self.console.rule(f"[bold]{title}", align="left")
+        print(f"\n{self._paint('1', title)} {'─' * (WIDTH - len(title) - 1)}", flush=True)
 
     def say(self, text: str) -> None:
         """A line of explanation."""
-        self.console.print(f"  {text}", markup=False)
+        print(f"  {text}", flush=True)
 
     def check(self, truth: object, what: str) -> None:
         """A claim of the demonstration; a false one makes the whole end non-zero."""
         if truth:
             self.passed += 1
-            self.console.print(f"  [green]✓[/green] {what}", markup=True)
         else:
             self.failed.append(what)
-            self.console.print(f"  [red]✗ {what}[/red]")
+        print(f"  {self._paint('32', '✓') if truth else self._paint('31', '✗')} {what}", flush=True)
 
     def table(
         self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None
     ) -> None:
         """Rows under headings."""
-        table = Table(title=title, title_justify="left", header_style="bold", title_style="italic")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(_cell(value) for value in row))
-        self.console.print(table)
+        cells = [[_cell(value) for value in row] for row in rows]
+        if title:
+            print(f"\n  {title}")
+        print(
+            tabulate(cells, headers=list(columns), tablefmt="rounded_outline", disable_numparse=True),
+            flush=True,
+        )
 
     def verdict(self) -> int:
         """The last line, and the exit code."""
-        self.console.print()
         if self.failed:
-            self.console.print(
-                f"[red bold]{len(self.failed)} of {self.passed + len(self.failed)} checks failed:[/]"
-            )
+            total = self.passed + len(self.failed)
+            print(f"\n{self._paint('31;1', f'{len(self.failed)} of {total} checks failed:')}")
             for what in self.failed:
-                self.console.print(f"  ✗ {what}", markup=False)
+                print(f"  ✗ {what}")
             return 1
-        self.console.print(f"[green bold]All {self.passed} checks passed.[/green bold]")
+        print(f"\n{self._paint('32;1', f'All {self.passed} checks passed.')}")
         return 0
+
+    def _paint(self, colour: str, text: str) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self._colour else text
 
 
 class Agent:
@@ -158,6 +162,9 @@ def short(version_id: str) -> str:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(str(item) for item in value)
-    return "" if value is None else str(value)
+    text = (
+        ", ".join(str(item) for item in value)
+        if isinstance(value, list)
+        else str("" if value is None else value)
+    )
+    return "\n".join(textwrap.wrap(text, CELL_MAX)) or " "
