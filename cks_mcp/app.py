@@ -14,7 +14,6 @@ from mcp.server.lowlevel import Server
 from cks_mcp.calls import Tools, Toolset
 from cks_mcp.server import build_server
 from cks_mcp.services import Services
-from cks_mcp.settings import Settings
 from cks_mcp.subscriptions import ResourceUpdates
 from cks_mcp.tools.conflicts import conflicts
 from cks_mcp.tools.documents import documents
@@ -24,6 +23,7 @@ from cks_mcp.tools.write import core
 from cks_mcp.views import build_resources, follow
 from cks_runtime.config import RuntimeConfig
 from cks_runtime.runtime import Runtime
+from cks_runtime.settings import Settings
 from sweepers import SweeperTeam
 
 TOOLSETS: tuple[Toolset, ...] = (core, reads, lines, conflicts, documents)

@@ -51,11 +51,11 @@ def _serve() -> None:
     # structlog loads rich for pretty tracebacks wherever it is installed; this server logs plain lines
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 
-    from cks_mcp.settings import fail, settings_or_exit
+    from cks_runtime.settings import fail, settings_or_exit
 
     settings = settings_or_exit("cks-mcp")
 
-    from cks_mcp.logs import configure_logging
+    from cks_runtime.logs import configure_logging
 
     configure_logging(level=settings.log_level, format=settings.log_format, secrets=settings.secrets())
 
@@ -76,13 +76,13 @@ def _serve() -> None:
 def _check() -> None:
     import anyio
 
-    from cks_mcp.settings import fail, settings_or_exit
     from cks_runtime.flow.check import check_database
     from cks_runtime.model.errors import CksError
+    from cks_runtime.settings import fail, settings_or_exit
 
     settings = settings_or_exit("cks-mcp")
     try:
-        report = anyio.run(check_database, settings.runtime_config(), _progress)
+        report = anyio.run(check_database, settings.db_path, _progress)
     except CksError as error:
         fail("cks-mcp", error)
     for problem in report.problems:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cks_runtime.config import RuntimeConfig
 from cks_runtime.flow.document_check import check_documents
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.model.canon import digest
@@ -32,10 +31,10 @@ class CheckReport:
 
 
 async def check_database(
-    config: RuntimeConfig, progress: Callable[[int, int], None] = lambda done, total: None
+    db_path: str, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> CheckReport:
     """Read everything and report what is damaged. Raises StoreUnusable when the database cannot be opened."""
-    store = await open_store(config.db_path, config.sqlite_synchronous)
+    store = await open_store(db_path)
     report = CheckReport()
     try:
         report.problems += [f"database: {problem}" for problem in await store.check()]

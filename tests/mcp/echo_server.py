@@ -230,9 +230,9 @@ def make_server(request_bytes_max: int = 5_000_000, trace: str | None = None) ->
 
 
 def main() -> None:
-    from cks_mcp.logs import configure_logging
-    from cks_mcp.settings import settings_or_exit
     from cks_mcp.stdio import run_stdio
+    from cks_runtime.logs import configure_logging
+    from cks_runtime.settings import settings_or_exit
 
     settings = settings_or_exit("echo-server")
     configure_logging(level=settings.log_level, format=settings.log_format, secrets=settings.secrets())

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cks_mcp.logs import PatientStream
+from cks_runtime.logs import PatientStream
 
 PROGRAM = """
 import logging, sys, structlog
-from cks_mcp.logs import configure_logging
+from cks_runtime.logs import configure_logging
 secret = 'se"cret\\\\ of the ü house'
 configure_logging(level=sys.argv[1], format=sys.argv[2], secrets=[secret, 'ab'])
 log = logging.getLogger('cks.test')

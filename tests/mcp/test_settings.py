@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cks_mcp.settings import Settings, SettingsError, load_settings, settings_or_exit
+from cks_runtime.settings import Settings, SettingsError, load_settings, settings_or_exit
 
 SECRET = "correct-horse-battery-staple-0123456789"
 
@@ -135,7 +135,7 @@ def test_a_wrong_value_is_one_line(monkeypatch: pytest.MonkeyPatch, variable: st
 
 def test_the_program_stops_with_code_2() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from cks_mcp.settings import settings_or_exit\nsettings_or_exit('cks-mcp')"],
+        [sys.executable, "-c", "from cks_runtime.settings import settings_or_exit\nsettings_or_exit('cks-mcp')"],
         env={**os.environ, "CKS_GOSSIP_PORT": "x"},
         capture_output=True,
         text=True,
@@ -227,7 +227,7 @@ def test_every_field_says_what_it_allows() -> None:
 def test_reading_settings_loads_nothing_of_the_protocol() -> None:
     program = """
 import sys
-import cks_mcp.settings, cks_mcp.lifecycle, cks_mcp.logs
+import cks_runtime.settings, cks_mcp.lifecycle, cks_runtime.logs
 print({"mcp", "mcp_types"} & set(sys.modules))
 """
     done = subprocess.run(
