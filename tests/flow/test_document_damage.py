@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from document_building import PLAN, made, runtime, text
 
-from cks_runtime.config import RuntimeConfig
 from cks_runtime.flow.check import check_database
 from cks_runtime.model.errors import DamagedBlob
 
@@ -80,7 +79,7 @@ async def test_tampering_shows(tmp_path: Path, name: str) -> None:
         chain = await rt.documents.versions(path)
         assert (chain.current, chain.error) == (4, error)
         assert (await rt.documents.versions("/sound.md")).error is None
-    report = await check_database(RuntimeConfig(db_path=db_path))
+    report = await check_database(db_path)
     assert report.problems == [f"document {path}: {error}"] and report.documents == 2
 
 
