@@ -65,7 +65,7 @@ class Leased:
 
     def is_held_by(self, token: str, now: Now) -> bool:
         """Whether this token is that of the running lease."""
-        return self.token == token and not self.is_over(now)
+        return token != "" and self.token == token and not self.is_over(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def step(state: State, signal: Signal, now: Now, policy: RetryPolicy) -> State:
             return Dead(state.attempts, signal.error, now.wall_ms)
         case Leased(), Release() if state.is_held_by(signal.token, now):
             return Ready(max(state.attempts - 1, 0), now.wall_ms, state.error)
-        case Done(token=held), Complete(token=shown) if held == shown:
+        case Done(token=held), Complete(token=shown) if shown != "" and held == shown:
             return state
         case _, Renew() | Complete() | Fail() | DeadLetter() | Release():
             raise _stale(state, signal.token)
