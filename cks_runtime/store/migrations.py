@@ -54,6 +54,7 @@ def upgrade(conn: sqlite3.Connection, location: str, upto: int | None = None) ->
         return
     conn.execute("BEGIN IMMEDIATE")
     try:
+        refuse_foreign(conn, location)
         done = _applied(conn, location)
         _compare(done, shipped, location)
         if done:
@@ -73,6 +74,18 @@ def upgrade(conn: sqlite3.Connection, location: str, upto: int | None = None) ->
         raise
 
 
+def refuse_foreign(conn: sqlite3.Connection, location: str) -> None:
+    """Raises StoreUnusable for another program's database, before anything in the file is changed."""
+    # in this order: another process may be making the file, and both come with one commit
+    empty = not conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application_id = conn.execute("PRAGMA application_id").fetchone()[0]
+    if application_id != APPLICATION_ID and not (empty and application_id == 0):
+        raise StoreUnusable(
+            f"{location} is a database of another program or its header is damaged.",
+            "Set CKS_MCP_DB_PATH to another file, or restore this one from a copy.",
+        )
+
+
 def schema_digest(conn: sqlite3.Connection) -> str:
     """A digest over the definition of every table, index and trigger in the file."""
     rows = conn.execute(
@@ -83,14 +96,19 @@ def schema_digest(conn: sqlite3.Connection) -> str:
 
 
 def _is_current(conn: sqlite3.Connection, shipped: list[Migration], location: str) -> bool:
-    if conn.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        return False
-    done = _applied(conn, location)
-    _compare(done, shipped, location)
-    if len(done) < len(shipped):
-        return False
-    _check_schema(conn, location)
-    return True
+    """Whether nothing is to be done; seen in one read transaction, since another process may be upgrading."""
+    conn.execute("BEGIN")
+    try:
+        if not conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return False
+        done = _applied(conn, location)
+        _compare(done, shipped, location)
+        if len(done) < len(shipped):
+            return False
+        _check_schema(conn, location)
+        return True
+    finally:
+        conn.execute("ROLLBACK")
 
 
 def _applied(conn: sqlite3.Connection, location: str) -> list[tuple[int, str, str]]:
@@ -99,10 +117,10 @@ def _applied(conn: sqlite3.Connection, location: str) -> list[tuple[int, str, st
         conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         conn.execute(_LEDGER)
         return []
-    if "migrations" not in tables or conn.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+    if "migrations" not in tables:
         raise StoreUnusable(
-            f"{location} is a database of another program or its schema is damaged.",
-            "Set CKS_MCP_DB_PATH to another file, or restore this one from a copy.",
+            f"{location}: the schema is damaged (its list of migrations is missing).",
+            "Restore the file from a copy.",
         )
     return conn.execute("SELECT number, name, checksum FROM migrations ORDER BY number").fetchall()
 

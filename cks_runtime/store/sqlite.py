@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from cks_runtime.model.errors import CksError, DamagedBlob, InternalError, StoreBusy, StoreFull, StoreUnusable
-from cks_runtime.store.migrations import upgrade
+from cks_runtime.store.migrations import refuse_foreign, upgrade
 from cks_runtime.store.ports import LeaseClock, Row
 
 MEMORY = ":memory:"
@@ -70,6 +71,7 @@ class SqliteStore:
         self._turn = anyio.Lock()
         self._idle: list[aiosqlite.Connection] = []
         self._slots = anyio.Semaphore(READERS_MAX)
+        self._closed = False
         self.last_statements = 0
 
     async def connect(self) -> None:
@@ -100,24 +102,26 @@ class SqliteStore:
 
     @asynccontextmanager
     async def unit(self) -> AsyncIterator[SqliteUnit]:
-        assert self._writer is not None, "the store is closed"
         async with self._turn:
             conn = self._writer
-            await self._when_free(conn, "BEGIN IMMEDIATE")
+            assert conn is not None, "the store is closed"
             unit = SqliteUnit(conn)
             try:
+                await self._when_free(conn, "BEGIN IMMEDIATE")
                 yield unit
                 with anyio.CancelScope(shield=True):
                     await unit.fetch("COMMIT")
             except BaseException:
+                # a native task.cancel() passes shields while its statement still runs in the connection's thread;
+                # this rollback queues behind it, and does nothing where the transaction has ended
                 with anyio.CancelScope(shield=True):
-                    await self._rollback(conn)
+                    await conn.rollback()
                 raise
             self.last_statements = unit.statements + 1
 
     async def once(self, sql: str, *params: object) -> list[Row]:
-        assert self._writer is not None, "the store is closed"
         async with self._turn:
+            assert self._writer is not None, "the store is closed"
             return await self._when_free(self._writer, sql, params)
 
     async def _when_free(
@@ -139,24 +143,30 @@ class SqliteStore:
                         "Try again; if it stays locked, look for a program that holds the file open.",
                     ) from error
 
-    async def _rollback(self, conn: aiosqlite.Connection) -> None:
-        # a full disk makes SQLite roll back by itself; a second ROLLBACK would be an error
-        if conn.in_transaction:
-            await conn.execute_fetchall("ROLLBACK")
-
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[SqliteUnit]:
         if self.location == MEMORY:
-            assert self._writer is not None, "the store is closed"
             async with self._turn:
+                assert self._writer is not None, "the store is closed"
                 yield SqliteUnit(self._writer)
             return
         async with self._slots:
-            conn = self._idle.pop() if self._idle else await self._open(read_only=True)
+            assert not self._closed, "the store is closed"
+            conn = self._idle.pop() if self._idle else await self._open_reader()
             try:
                 yield SqliteUnit(conn)
             finally:
-                self._idle.append(conn)
+                if self._closed:
+                    with anyio.CancelScope(shield=True):
+                        await conn.close()
+                else:
+                    self._idle.append(conn)
+
+    async def _open_reader(self) -> aiosqlite.Connection:
+        try:
+            return await self._open(read_only=True)
+        except sqlite3.Error as error:
+            raise translated(error) from error
 
     async def lease_clock(self) -> LeaseClock:
         return boot_clock()
@@ -179,6 +189,7 @@ class SqliteStore:
         return [str(row[0]) for row in rows if row[0] != "ok"]
 
     async def close(self) -> None:
+        self._closed = True
         with anyio.CancelScope(shield=True):
             while self._idle:
                 await self._idle.pop().close()
@@ -207,15 +218,16 @@ _HINT = "Check the path, its permissions and that the file is a CKS database; or
 
 def _prepare(location: str) -> str:
     """Make, check and upgrade the file; returns its absolute path."""
-    path = Path(location).expanduser().absolute()
-    location = str(path)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        path = Path(location).expanduser().absolute()
+        _make_private(path)
+        location = str(path)
         conn = sqlite3.connect(location, isolation_level=None, timeout=TURN_WAIT_S)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, ValueError, RuntimeError, sqlite3.Error) as error:
+        # ValueError is a NUL in the path, RuntimeError a home directory that is not known
         raise StoreUnusable(f"{location} cannot be opened: {error}.", _HINT) from error
     try:
+        refuse_foreign(conn, location)
         _to_wal(conn)
         upgrade(conn, location)
     except sqlite3.Error as error:
@@ -223,6 +235,19 @@ def _prepare(location: str) -> str:
     finally:
         conn.close()
     return location
+
+
+def _make_private(path: Path) -> None:
+    """Make the file and the folders above it, each for this user alone; what exists is left as it is."""
+    for folder in [*reversed(path.parents)]:
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is not a regular file")
+    finally:
+        os.close(descriptor)
 
 
 def _to_wal(conn: sqlite3.Connection) -> None:
@@ -271,7 +296,7 @@ def translated(error: sqlite3.Error) -> CksError:
             f"The database could not be read or written ({error}).",
             "Check the disk's space and health and try again; what was acknowledged is kept.",
         )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode" in str(error):
         return DamagedBlob(
             f"The database file is damaged ({error}).",
             "Run `cks-mcp check`; restore the file from a copy or another replica.",
