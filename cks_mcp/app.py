@@ -12,9 +12,11 @@ from typing import Any
 from mcp.server.lowlevel import Server
 
 from cks_mcp.calls import Tools, Toolset
+from cks_mcp.llm.ask import Llm, LlmConfig
 from cks_mcp.server import build_server
 from cks_mcp.services import Services
 from cks_mcp.subscriptions import ResourceUpdates
+from cks_mcp.tools.arbitrate import arbitration
 from cks_mcp.tools.conflicts import conflicts
 from cks_mcp.tools.documents import documents
 from cks_mcp.tools.lines import lines
@@ -26,7 +28,7 @@ from cks_runtime.runtime import Runtime
 from cks_runtime.settings import Settings
 from sweepers import SweeperTeam
 
-TOOLSETS: tuple[Toolset, ...] = (core, reads, lines, conflicts, documents)
+TOOLSETS: tuple[Toolset, ...] = (core, reads, lines, conflicts, arbitration, documents)
 
 INSTRUCTIONS = (
     "Shared, versioned knowledge: typed objects, relations and reasoning steps in sessions. Read with "
@@ -50,7 +52,7 @@ def make_server(settings: Settings, config: RuntimeConfig) -> Server[Services]:
             rt.run([lambda: follow(events, updates)])
             team.start()
             announce(settings, team)
-            yield Services(rt, sweepers=lambda: sweeper_states(team))
+            yield Services(rt, sweepers=lambda: sweeper_states(team), llm=Llm(LlmConfig.of(settings)))
 
     return build_server(
         name="cks-mcp",

@@ -29,6 +29,14 @@ log = logging.getLogger(__name__)
 App = TypeVar("App")
 
 
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+"""(progress so far, total where known, a line for people); nothing happens unless the client asked for it."""
+
+
+async def _no_progress(progress: float, total: float | None, message: str | None) -> None:
+    """For calls that nobody watches."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext(Generic[App]):
     """What a call knows beside its arguments: `app` is what the server's lifespan opened."""
@@ -36,6 +44,7 @@ class ToolContext(Generic[App]):
     app: App
     client_name: str = ""
     request_id: str | int | None = None
+    progress: Progress = _no_progress
 
 
 ToolFunction = Callable[[ToolContext[Any], Any], Awaitable[Any]]

@@ -182,4 +182,9 @@ def _refuse_cursor(params: PaginatedRequestParams | None) -> None:
 def _context(ctx: ServerRequestContext[Any]) -> ToolContext[Any]:
     client = ctx.session.client_params
     name = client.client_info.name if client is not None else ""
-    return ToolContext(app=ctx.lifespan_context, client_name=name[:200], request_id=ctx.request_id)
+    return ToolContext(
+        app=ctx.lifespan_context,
+        client_name=name[:200],
+        request_id=ctx.request_id,
+        progress=ctx.session.report_progress,
+    )

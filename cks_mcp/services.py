@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cks_mcp.calls import ToolContext
+from cks_mcp.llm.ask import Llm, LlmConfig
 from cks_runtime.runtime import Runtime
 
 Status = Callable[[], Mapping[str, Mapping[str, Any]]]
@@ -18,11 +19,12 @@ def _no_sweepers() -> Mapping[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`sweepers` tells the state of each sweeper by name, `gossip` that of replication."""
+    """`sweepers` tells the state of each sweeper by name, `gossip` that of replication; `llm` answers when asked."""
 
     rt: Runtime
     sweepers: Status = field(default=_no_sweepers)
     gossip: Mapping[str, Any] = field(default_factory=lambda: {"enabled": False})
+    llm: Llm = field(default_factory=lambda: Llm(LlmConfig()))
 
     def author(self, ctx: ToolContext[Services], given: str | None) -> str:
         """Who a version says it is by: what the caller says, else the client's name and the replica id."""
