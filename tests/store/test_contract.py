@@ -163,7 +163,9 @@ async def test_a_write_that_is_cancelled_at_any_await_leaves_all_or_nothing(stor
 
 
 @pytest.mark.parametrize("how", HOWS)
-async def test_a_read_that_is_cancelled_at_any_await_gives_its_connection_back(store: Store, how: How) -> None:
+async def test_a_read_that_is_cancelled_at_any_await_gives_its_connection_back(
+    store: Store, how: How
+) -> None:
     await write(store, "a")
     at = 0
     suspended = True
