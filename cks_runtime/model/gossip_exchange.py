@@ -17,13 +17,14 @@ from cks_runtime.model.gossip_messages import (
     Done,
     GossipRefused,
     Message,
+    StaleTurn,
     Turn,
     Want,
     WantBlobs,
     WantHistory,
     page,
 )
-from cks_runtime.model.gossip_serve import missing_history
+from cks_runtime.model.gossip_serve import map_part, missing_history, what_changed
 from cks_runtime.model.gossip_walk import Pulled, pull
 from cks_runtime.model.records import Keyring
 from cks_runtime.model.trie import Trie
@@ -31,10 +32,16 @@ from cks_runtime.model.trie import Trie
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A replica's map at one moment: the trie, and the entries its hashes name, by session."""
+    """A replica's map at one moment: the trie, the entries its hashes name, and the sessions that changed last."""
 
     trie: Trie
     entries: Mapping[str, SessionHeads]
+    recent: tuple[str, ...] = ()
+
+    def part(self) -> tuple[bytes, ...]:
+        """The part of the map that a peer most likely lacks."""
+        named = {id: self.entries[id].blob() for id in self.recent if id in self.entries}
+        return map_part(self.trie, named, named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +88,13 @@ def dial(heard: Mapping[str, int], exchange: str, keys: Keyring) -> Asking[Excha
     yield Hear(theirs.heard)
     if theirs.root == view.trie.root:
         return Exchanged(True)
-    pulled = yield from _asking_by_request(pull(view.trie, view.entries, theirs.root, keys))
+    pulled = yield from _asking_by_request(
+        pull(view.trie, view.entries, theirs.root, by_hash(theirs.blobs), keys)
+    )
     view = yield LookAtMap()
     root = theirs.root
     if root != view.trie.root:
-        root = yield from _give_turns(exchange, view.trie.root)
+        root = yield from _give_turns(Turn(exchange, 0, view.trie.root, view.part()))
         view = yield LookAtMap()
     return Exchanged(False, pulled, root == view.trie.root)
 
@@ -113,9 +122,8 @@ def by_hash(blobs: Iterable[bytes]) -> dict[Hash, bytes]:
     return {digest(blob): blob for blob in blobs}
 
 
-def _give_turns(exchange: str, root: Hash) -> Asking[Hash]:
+def _give_turns(turn: Turn) -> Asking[Hash]:
     """Answer what the peer wants of us until it wants nothing more; its root then."""
-    turn = Turn(exchange, 0, root)
     while True:
         reply: Message = yield Send(turn)
         match reply:
@@ -123,7 +131,7 @@ def _give_turns(exchange: str, root: Hash) -> Asking[Hash]:
                 return theirs
             case WantBlobs() | WantHistory():
                 blobs = yield from serve(reply)
-                turn = Turn(exchange, turn.step + 1, root, blobs)
+                turn = Turn(turn.exchange, turn.step + 1, turn.root, blobs)
             case _:
                 raise GossipRefused("it answered a turn with something else")
 
@@ -133,7 +141,9 @@ def serve(want: Want) -> Asking[tuple[bytes, ...]]:
     if isinstance(want, WantHistory):
         found = yield from missing_history(want.heads, want.have, want.limit)
         known = yield from versions(found)
-        return page(known[id].blob() for id in found)
+        ordered = {id: known[id] for id in found}
+        changed = yield from what_changed(ordered)
+        return page([*(version.blob() for version in ordered.values()), *changed])
     had: Mapping[Hash, bytes] = yield Find(want.hashes)
     return page(had[hash] for hash in want.hashes if hash in had)
 
@@ -153,22 +163,23 @@ def answer(
     """Our reply to a request, and the conversation that stays open with its sender.
 
     One conversation a peer; a new one takes the old one's place. Raises GossipRefused for what is no request, and
-    for a turn that is not the next of the conversation (one that came twice, or late).
+    StaleTurn for a turn that is not the next of the conversation, which stays open.
     """
     match message:
         case Digest():
             view: View = yield LookAtMap()
             yield Hear(message.heard)
-            return Digest(view.trie.root, heard), open_now
+            part = () if message.root == view.trie.root else view.part()
+            return Digest(view.trie.root, heard, part), open_now
         case WantBlobs() | WantHistory():
             return Blobs((yield from serve(message))), open_now
-        case Turn(exchange=exchange, step=0, root=root):
+        case Turn(exchange=exchange, step=0, root=root, blobs=blobs):
             view = yield LookAtMap()
-            steps = pull(view.trie, view.entries, root, keys)
+            steps = pull(view.trie, view.entries, root, by_hash(blobs), keys)
             return (yield from _go_on(Conversation(exchange, steps), None))
         case Turn(exchange=exchange, step=step, blobs=blobs):
             if open_now is None or (open_now.exchange, open_now.step) != (exchange, step):
-                raise GossipRefused("this turn is not the next of any conversation")
+                raise StaleTurn("this turn is not the next of any conversation")
             return (yield from _go_on(open_now, by_hash(blobs)))
         case _:
             raise GossipRefused("this is no request")

@@ -22,6 +22,8 @@ PAGE_BYTES: Final = 1_048_576
 MESSAGE_BYTES_MAX: Final = 2 * PAGE_BYTES
 WANT_MAX: Final = 2_000
 HISTORY_MAX: Final = 1_000
+EXTRA_BYTES: Final = 131_072
+"""Content sent along with versions beyond what was asked."""
 _HEARD_MAX: Final = 1_000
 
 
@@ -33,12 +35,20 @@ class GossipRefused(Exception):
         self.reason = reason
 
 
+class StaleTurn(GossipRefused):
+    """A turn that is not the next of its conversation: it came twice, or late. The conversation goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Where the sender stands: the root of its map, and how many of its rounds ago it heard of each replica."""
+    """Where the sender stands: the root of its map, and how many of its rounds ago it heard of each replica.
+
+    A reply with another root carries `blobs` of the map that changed last, which often saves asking for them.
+    """
 
     root: Hash
     heard: Mapping[str, int]
+    blobs: tuple[bytes, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +69,18 @@ class WantHistory:
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """The answer to both: blobs, which the receiver names by hashing them."""
+    """The answer to both: blobs, which the receiver names by hashing them.
+
+    After versions comes what they changed, as far as it fits; that often saves asking for it.
+    """
 
     blobs: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Your turn to ask: step 0 offers the sender's map, later steps answer what the receiver asked last.
+    """Your turn to ask: step 0 offers the sender's map (with blobs of what changed last), later steps answer
+    what the receiver asked last.
 
     `exchange` names the conversation, so that a step that comes twice or late is told from the expected one.
     """
@@ -92,7 +106,7 @@ def encode(message: Message) -> bytes:
     """The message's bytes."""
     blobs: Sequence[bytes] = ()
     match message:
-        case Digest(root, heard):
+        case Digest(root, heard, blobs):
             head: dict[str, Json] = {"kind": "digest", "root": root.hex(), "heard": dict(heard)}
         case WantBlobs(hashes):
             head = {"kind": "want", "hashes": _hex(hashes)}
@@ -129,7 +143,7 @@ def decode(data: bytes) -> Message:
 def _message(head: dict[str, Json], blobs: tuple[bytes, ...]) -> Message:
     match head:
         case {"kind": "digest", "root": root, "heard": dict(heard)} if len(heard) <= _HEARD_MAX:
-            return Digest(_hash(root), {_replica(id): _count(ago) for id, ago in heard.items()})
+            return Digest(_hash(root), {_replica(id): _count(ago) for id, ago in heard.items()}, blobs)
         case {"kind": "want", "hashes": list(hashes)} if 0 < len(hashes) <= WANT_MAX:
             return WantBlobs(_hashes(hashes))
         case {"kind": "history", "heads": list(heads), "have": list(have), "limit": limit} if (

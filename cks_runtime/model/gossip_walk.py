@@ -25,7 +25,6 @@ from cks_runtime.model.gossip_asks import (
     ancestries,
     graphs,
     lacking,
-    through,
     versions,
 )
 from cks_runtime.model.gossip_heads import SessionHeads, session_heads_from_blob
@@ -33,7 +32,6 @@ from cks_runtime.model.gossip_messages import (
     HISTORY_MAX,
     WANT_MAX,
     GossipRefused,
-    Want,
     WantBlobs,
     WantHistory,
 )
@@ -49,6 +47,8 @@ from cks_runtime.model.validate import check_change
 SESSIONS_A_BATCH: Final = 40
 HISTORY_FIRST: Final = 16
 OBJECTS_HELD_MAX: Final = 16 * 1_048_576
+VERSION_START: Final = b'{"author":'
+"""How the canonical JSON of a version begins, and of no node or object."""
 DEPTH_MAX: Final = 100
 DEPTH_AROUND: Final = 2  # the object itself and its identity or structure, which is level 1
 
@@ -63,14 +63,20 @@ class Pulled:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def pull(mine: Trie, known: Mapping[str, SessionHeads], root: Hash, keys: Keyring) -> Asking[Pulled]:
+Extras = dict[Hash, bytes]
+"""Blobs that came without being asked for, by the names they prove by themselves."""
+
+
+def pull(
+    mine: Trie, known: Mapping[str, SessionHeads], root: Hash, extras: Mapping[Hash, bytes], keys: Keyring
+) -> Asking[Pulled]:
     """Bring everything from a peer whose map has this root, given our own map and its entries.
 
     Garbage in one session leaves that session alone and is told in the result. Raises GossipRefused when the map
     itself cannot be read.
     """
     pulled = Pulled()
-    entries = yield from _entries(mine, root)
+    entries = yield from _entries(mine, root, dict(extras))
     for batch in _batches(entries):
         try:
             yield from _sessions(batch, known, keys, pulled)
@@ -95,12 +101,12 @@ def _batches(entries: list[SessionHeads]) -> Iterator[list[SessionHeads]]:
         yield entries[start : start + SESSIONS_A_BATCH]
 
 
-def _entries(mine: Trie, root: Hash) -> Asking[list[SessionHeads]]:
+def _entries(mine: Trie, root: Hash, extras: Extras) -> Asking[list[SessionHeads]]:
     """The peer's entries that differ from ours, by session id."""
     try:
-        theirs = yield from through(tries.load(root, mine), fetch)
+        theirs = yield from _map(mine, root, extras)
         wanted = {id: entry for id, _, entry in tries.diff(mine, theirs) if entry is not None}
-        blobs = yield from fetch_all(list(wanted.values()))
+        blobs = yield from fetch_all(list(wanted.values()), extras)
         entries = [session_heads_from_blob(blobs[hash], hash) for hash in wanted.values()]
     except DamagedBlob as error:
         raise GossipRefused(f"its map of heads is damaged: {error.message}") from error
@@ -110,21 +116,27 @@ def _entries(mine: Trie, root: Hash) -> Asking[list[SessionHeads]]:
     return sorted(entries, key=lambda entry: entry.session_id)
 
 
+def _map(mine: Trie, root: Hash, extras: Extras) -> Asking[Trie]:
+    steps = tries.load(root, mine)
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send((yield from fetch_all(wanted, extras)))
+    except StopIteration as stop:
+        theirs: Trie = stop.value
+        return theirs
+
+
 # ---- from the peer
 
 
-def fetch(hashes: Collection[Hash]) -> Want:
-    """The message that asks for these blobs."""
-    return WantBlobs(tuple(hashes))
-
-
-def fetch_all(hashes: Collection[Hash]) -> Asking[dict[Hash, bytes]]:
+def fetch_all(hashes: Collection[Hash], extras: Extras) -> Asking[dict[Hash, bytes]]:
     """All of these blobs, page by page; each is named by its own hash. Raises GossipRefused when one is not had."""
-    found: dict[Hash, bytes] = {}
-    left = list(dict.fromkeys(hashes))
+    found = {hash: extras[hash] for hash in hashes if hash in extras}
+    left = [hash for hash in dict.fromkeys(hashes) if hash not in found]
     while left:
         asked = left[:WANT_MAX]
-        answer: Mapping[Hash, bytes] = yield fetch(asked)
+        answer: Mapping[Hash, bytes] = yield WantBlobs(tuple(asked))
         if answer.keys().isdisjoint(asked):
             raise GossipRefused(f"it does not have {asked[0].hex()}, which it offered")
         found.update((hash, answer[hash]) for hash in asked if hash in answer)
@@ -132,8 +144,10 @@ def fetch_all(hashes: Collection[Hash]) -> Asking[dict[Hash, bytes]]:
     return found
 
 
-def _history(entries: list[SessionHeads], known: Mapping[str, SessionHeads]) -> Asking[dict[Hash, Version]]:
-    """Every version that we lack of these sessions' histories."""
+def _history(
+    entries: list[SessionHeads], known: Mapping[str, SessionHeads], extras: Extras
+) -> Asking[dict[Hash, Version]]:
+    """Every version that we lack of these sessions' histories; what comes along with them goes into `extras`."""
     offered = dict.fromkeys(head for entry in entries for head in entry.heads)
     frontier = sorted((yield from lacking("version", offered)))
     have = {head for e in entries if e.session_id in known for head in known[e.session_id].heads}
@@ -144,7 +158,12 @@ def _history(entries: list[SessionHeads], known: Mapping[str, SessionHeads]) -> 
     while frontier:
         asked = tuple(frontier[:WANT_MAX])
         answer: Mapping[Hash, bytes] = yield WantHistory(asked, tuple(sorted(have)[:WANT_MAX]), limit)
-        fresh = {id: version_from_blob(data, id) for id, data in answer.items() if id not in found}
+        fresh = {}
+        for id, data in answer.items():
+            if not data.startswith(VERSION_START):
+                extras[id] = data
+            elif id not in found:
+                fresh[id] = version_from_blob(data, id)
         if fresh.keys().isdisjoint(asked):
             raise GossipRefused(f"it does not have version {asked[0].hex()}, which it offered")
         found.update(fresh)
@@ -173,15 +192,15 @@ def _reached(found: Mapping[Hash, Version], heads: Iterable[Hash]) -> Asking[dic
 
 
 def _content(
-    roots: Iterable[Hash], objects_done: dict[Hash, bytes]
-) -> Asking[tuple[dict[Hash, bytes], set[Hash]]]:
-    """The trie nodes of these roots that we lack, and the objects that only they name; fills `objects_done`."""
+    roots: Iterable[Hash], objects_done: dict[Hash, bytes], extras: Extras
+) -> Asking[dict[Hash, bytes]]:
+    """The trie nodes of these roots that we lack; the objects that only they name go into `objects_done`."""
     nodes: dict[Hash, bytes] = {}
     objects: set[Hash] = set()
     level = {root for root in roots if root != EMPTY_ROOT}
     while level:
         wanted = yield from lacking("node", sorted(level))
-        blobs = yield from fetch_all(sorted(wanted))
+        blobs = yield from fetch_all(sorted(wanted), extras)
         nodes.update(blobs)
         level = set()
         for hash, data in blobs.items():
@@ -192,7 +211,7 @@ def _content(
                 level.update(child for child, _ in node.values() if child not in nodes)
     left = sorted((yield from lacking("object", sorted(objects))))
     while left:
-        fetched = yield from fetch_all(left[:WANT_MAX])
+        fetched = yield from fetch_all(left[:WANT_MAX], extras)
         for hash, data in fetched.items():
             check_object(hash, data)
         objects_done.update(fetched)
@@ -200,7 +219,7 @@ def _content(
         if sum(map(len, objects_done.values())) > OBJECTS_HELD_MAX:
             yield Keep((), {}, dict(objects_done))
             objects_done.clear()
-    return nodes, objects
+    return nodes
 
 
 def check_object(hash: Hash, data: bytes) -> None:
@@ -231,9 +250,10 @@ def _sessions(
     entries: list[SessionHeads], known: Mapping[str, SessionHeads], keys: Keyring, pulled: Pulled
 ) -> Asking[None]:
     """Fetch, check and store what these entries lead to, then have each applied."""
-    history = yield from _history(entries, known)
+    extras: Extras = {}
+    history = yield from _history(entries, known, extras)
     objects: dict[Hash, bytes] = {}
-    nodes, _ = yield from _content({version.root for version in history.values()}, objects)
+    nodes = yield from _content({version.root for version in history.values()}, objects, extras)
     if history:
         checked = yield from _checked(history, {**nodes, **objects}, keys)
         yield Keep(tuple(checked), nodes, objects)

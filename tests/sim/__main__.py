@@ -1,4 +1,4 @@
-"""Run the simulator: `python -m tests.sim --seeds 1000` checks every seed and prints figures; `--seed N` replays one."""
+"""Run the simulator: `python -m tests.sim --seeds 1000` checks seeds and prints figures; `--seed N` replays one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def run(seed: int) -> tuple[int, Figures | None, str]:
 def measured(task: tuple[int, int]) -> Figures:
     """Figures of a calm world of so many replicas."""
     seed, replicas = task
-    world = World(seed, Weather(replicas, 20, loss=0.0, duplicates=0.0, partition=0.0, restart=0.0, edits=0.2))
+    world = World(
+        seed, Weather(replicas, 20, loss=0.0, duplicates=0.0, partition=0.0, restart=0.0, edits=0.2)
+    )
     world.live()
     return world.figures
 
@@ -57,8 +59,10 @@ def main() -> None:
             versions += figures.versions
         took = time.monotonic() - began
         print(f"{len(rounds)} seeds hold, {len(failed)} fail {sorted(failed)[:20]} ({took:.0f} s)")
-        print(f"equal after healing: p50 {share(rounds, 0.5)}, p99 {share(rounds, 0.99)}, most {max(rounds, default=0)}"
-              f" rounds; {slow} seeds over 10")
+        print(
+            f"equal after healing: p50 {share(rounds, 0.5)}, p99 {share(rounds, 0.99)}, most {max(rounds, default=0)}"
+            f" rounds; {slow} seeds over 10"
+        )
         print(f"versions per edit: {versions / max(edits, 1):.2f}")
         if args.seed is None:
             for replicas in (2, 3, 8, 16):

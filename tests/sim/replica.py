@@ -15,7 +15,7 @@ from cks_runtime.model.claims import record_id
 from cks_runtime.model.diagnostics import Diagnostic
 from cks_runtime.model.gossip_heads import Origin, SessionHeads, join_heads
 from cks_runtime.model.gossip_merge import Clashes, Decided, GossipFinding, decide, known_lines
-from cks_runtime.model.gossip_messages import GossipRefused, decode, encode
+from cks_runtime.model.gossip_messages import GossipRefused, StaleTurn, decode, encode
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph, changes, load_graph
 from cks_runtime.model.history import (
     FIRST_VERSION,
@@ -79,6 +79,8 @@ class Replica:
     talks: dict[str, exchanges.Conversation] = field(default_factory=dict)
     view: exchanges.View | None = None
     map_blobs: dict[Hash, bytes] = field(default_factory=dict)
+    shown: dict[str, Hash] = field(default_factory=dict)
+    recent: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.keep_version(FIRST_VERSION)
@@ -112,7 +114,10 @@ class Replica:
             trie = EMPTY_TRIE.update({id: entry.hash for id, entry in entries.items()})
             self.map_blobs.update(new_nodes(EMPTY_TRIE, trie))
             self.map_blobs.update((entry.hash, entry.blob()) for entry in entries.values())
-            self.view = exchanges.View(trie, entries)
+            changed = [id for id, entry in entries.items() if self.shown.get(id) != entry.hash]
+            self.shown = {id: entry.hash for id, entry in entries.items()}
+            self.recent = [*changed, *(id for id in self.recent if id not in changed)][:20]
+            self.view = exchanges.View(trie, entries, tuple(self.recent))
         return self.view
 
     # ---- answering what decisions ask
@@ -301,6 +306,8 @@ class Replica:
         steps = exchanges.answer(decode(data), self.heard, self.talks.get(peer), KEYS)
         try:
             reply, talk = self.finish(steps)
+        except StaleTurn:
+            raise
         except GossipRefused:
             self.talks.pop(peer, None)
             raise

@@ -13,7 +13,8 @@ from cks_runtime.model.canon import Hash
 from cks_runtime.model.gossip_heads import Origin
 from cks_runtime.model.gossip_messages import GossipRefused, decode, encode
 from cks_runtime.model.graph import changes
-from cks_runtime.model.history import FIRST_VERSION, run_sync
+from cks_runtime.model.history import FIRST_VERSION, merge_bases, run_sync
+from cks_runtime.model.merge import Merged, merge
 from tests.sim.replica import KEYS, Replica
 
 SESSIONS = ("main", "plan", "facts")
@@ -78,7 +79,10 @@ class World:
     def __init__(self, seed: int, weather: Weather) -> None:
         self.chance = Random(seed)
         self.weather = weather
-        ids = ["".join(self.chance.choices(string.ascii_lowercase + string.digits, k=16)) for _ in range(weather.replicas)]
+        ids = [
+            "".join(self.chance.choices(string.ascii_lowercase + string.digits, k=16))
+            for _ in range(weather.replicas)
+        ]
         self.replicas = {
             id: Replica(id, {peer: rules.Peer(peer) for peer in ids if peer != id}, Random(f"{seed}{id}"))
             for id in ids
@@ -171,13 +175,15 @@ class World:
         self.gossip()
         for (session_id, version), (since, waiting) in list(self.unread.items()):
             for id in list(waiting):
-                session = self.replicas[id].sessions.get(session_id)
-                if session is not None and self.replicas[id].ancestry.get(version):
-                    if self.replicas[id].descends(session.own, version):
-                        waiting.discard(id)
-                        self.figures.readable.append(self.round - since)
+                if self.readable(self.replicas[id], session_id, version):
+                    waiting.discard(id)
+                    self.figures.readable.append(self.round - since)
             if not waiting:
                 del self.unread[session_id, version]
+
+    def readable(self, replica: Replica, session_id: str, version: Hash) -> bool:
+        session = replica.sessions.get(session_id)
+        return session is not None and version in replica.ancestry and replica.descends(session.own, version)
 
     def until_equal(self, rounds_max: int = 20) -> int:
         """Rounds until all maps are equal. Raises AssertionError when it takes too long."""
@@ -226,7 +232,9 @@ class World:
         self.number += 1
         session_id = chance.choice([*SESSIONS, *replica.sessions])
         if session_id not in replica.sessions:
-            replica.make_session(session_id, Origin(f"by {replica.id}", None, FIRST_VERSION.id), FIRST_VERSION.id)
+            replica.make_session(
+                session_id, Origin(f"by {replica.id}", None, FIRST_VERSION.id), FIRST_VERSION.id
+            )
         session = replica.sessions[session_id]
         dice = chance.random()
         if dice < 0.75:
@@ -276,9 +284,6 @@ class World:
         other = replica.sessions[source].own
         if replica.descends(session.own, other) or replica.versions[session.own].closed:
             return
-        from cks_runtime.model.history import merge_bases
-        from cks_runtime.model.merge import Merged, merge
-
         bases = run_sync(merge_bases(session.own, other), replica.ancestries)
         outcome = merge(
             [replica.graph_of(base) for base in bases],
@@ -317,7 +322,9 @@ class World:
                 assert any(replica.descends(head, version) for head in heads), "an edit was lost"
             assert not replica.refused
         self.check_records()
-        self.figures.versions = len(set().union(*(replica.versions for replica in self.replicas.values()))) - 1
+        self.figures.versions = (
+            len(set().union(*(replica.versions for replica in self.replicas.values()))) - 1
+        )
 
     def check_records(self) -> None:
         replicas = list(self.replicas.values())
