@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -18,10 +19,11 @@ from cks_runtime.flow.conflicts import KINDS, ConflictKind, Conflicts
 from cks_runtime.flow.documents import Documents
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.flow.inbox import ConflictInbox
-from cks_runtime.flow.journal import TRIM_INTERVAL_S, Journal
+from cks_runtime.flow.journal import TRIM_DELAY_S, TRIM_INTERVAL_S, Journal
 from cks_runtime.flow.outbox import Outbox
 from cks_runtime.flow.search import Search
 from cks_runtime.flow.sessions import Sessions
+from cks_runtime.model.errors import CksError
 from cks_runtime.model.events import GossipConflictDetected, InferenceConflictDetected
 from cks_runtime.model.history import FIRST_VERSION
 from cks_runtime.model.records import Keyring, derive_key, key_id
@@ -30,6 +32,8 @@ from cks_runtime.store.meta import get_meta, set_meta_once
 from cks_runtime.store.open import open_store
 from cks_runtime.store.outbox import TASK_TYPES
 from cks_runtime.store.ports import Store
+
+_log = logging.getLogger(__name__)
 
 Service = Callable[[], Coroutine[Any, Any, None]]
 Opener = Callable[[RuntimeConfig], Awaitable[Store]]
@@ -134,9 +138,13 @@ class Runtime:
             self._tasks.start_soon(service)
 
     async def _trim(self) -> None:
+        await anyio.sleep(TRIM_DELAY_S)
         while True:
+            try:
+                await self.journal.trim(self.clock())
+            except CksError as error:
+                _log.warning("the journal could not be trimmed: %s", error.message)
             await anyio.sleep(TRIM_INTERVAL_S)
-            await self.journal.trim(self.clock())
 
 
 async def _identity(store: Store, config: RuntimeConfig) -> tuple[Keyring, str]:

@@ -19,6 +19,7 @@ TAIL_INTERVAL_S = 0.2
 PAGE = 500
 RETENTION_MS = 30 * 24 * 3600 * 1000
 RETENTION_MAX = 1_000_000
+TRIM_DELAY_S = 60.0  # not at start, when everything else wants the disk
 TRIM_INTERVAL_S = 3600.0
 
 
