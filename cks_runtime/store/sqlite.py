@@ -22,6 +22,7 @@ from cks_runtime.store.ports import LeaseClock, Row
 
 MEMORY = ":memory:"
 READERS_MAX = 3
+SIZED_BYTES_MAX = 256 * 1024 * 1024
 TURN_WAIT_S = 30.0
 _BUSY_MS = 200  # one attempt to begin; cancellation is honoured between attempts
 
@@ -176,6 +177,8 @@ class SqliteStore:
             pages = int((await reader.fetch("PRAGMA page_count"))[0][0])
             page_size = int((await reader.fetch("PRAGMA page_size"))[0][0])
             sizes = {"total": pages * page_size}
+            if sizes["total"] > SIZED_BYTES_MAX:
+                return sizes  # counting by table reads every page
             try:
                 rows = await reader.fetch("SELECT name, sum(pgsize) FROM dbstat GROUP BY name")
             except CksError:
