@@ -21,7 +21,7 @@ from cks_runtime.model.errors import InvalidParameter, LlmAnswerRefused, LlmUnav
 
 if TYPE_CHECKING:
     from cks_mcp.llm.ollama import Ollama
-    from cks_mcp.settings import Settings
+    from cks_runtime.settings import Settings
 
 T = TypeVar("T")
 TIMEOUT_S = 120.0

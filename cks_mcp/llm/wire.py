@@ -24,6 +24,8 @@ ANSWER_BYTES_MAX = 1_048_576
 TRIES_MAX = 3
 RETRY_AFTER_MAX_S = 20.0
 """A server that asks for a longer pause is given up at once: the caller can wait better than we can."""
+PAUSE_S = 0.5
+"""Before the second try where the server names no pause; doubled before the third, up to twice as long by chance."""
 CONNECT_S = 5.0
 PROBE_S = 2.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -74,7 +76,7 @@ async def post_json(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> d
                     raise again.error from None
                 pause_s = again.pause_s
                 if pause_s is None:
-                    pause_s = 0.5 * 2 ** (attempt - 1) * (1 + random.random())  # noqa: S311 (spreads load)
+                    pause_s = PAUSE_S * 2 ** (attempt - 1) * (1 + random.random())  # noqa: S311 (spreads load)
                 if pause_s > RETRY_AFTER_MAX_S:
                     again.error.details["retry_after_s"] = int(pause_s)
                     raise again.error from None
