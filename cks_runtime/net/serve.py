@@ -75,12 +75,13 @@ async def _stop(server: asyncio.Server, state: ServerState) -> None:
             connection.transport.abort()
     if state.tasks:
         await asyncio.wait(set(state.tasks), timeout=STOP_S)
+    # cut first: a cancelled answer would otherwise still be sent, as a 500
+    for connection in list(state.connections):
+        connection.transport.abort()
     for task in set(state.tasks):
         task.cancel()
     if state.tasks:
         await asyncio.wait(set(state.tasks), timeout=0.3)
-    for connection in list(state.connections):
-        connection.transport.abort()
 
 
 class _Connection(H11Protocol):
