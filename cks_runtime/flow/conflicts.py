@@ -12,12 +12,13 @@ from cks_runtime.model.events import (
     ConflictClosed,
     ConflictRaised,
     Event,
+    GossipConflictDetected,
     InferenceConflictDetected,
     TemporalConflictDetected,
     VerificationExpired,
 )
 from cks_runtime.store import conflicts as rows
-from cks_runtime.store import outbox
+from cks_runtime.store import gossip, outbox
 from cks_runtime.store.conflicts import ClaimRow, RecordRow
 from cks_runtime.store.journal import append_events
 from cks_runtime.store.ports import Store, Unit
@@ -52,6 +53,7 @@ def raised(event: type[ConflictRaised]) -> Callable[[RecordRow], Event]:
             "record_id": record.record_id,
             "occurrence": record.occurrence,
             "version_id": record.version_id,
+            "kind": event.KIND,  # a gossip record's body has a kind of its own
         }
         return event.model_validate(fields)
 
@@ -61,6 +63,7 @@ def raised(event: type[ConflictRaised]) -> Callable[[RecordRow], Event]:
 KINDS: dict[str, ConflictKind] = {
     kind.name: kind
     for kind in (
+        ConflictKind("gossip", "gossip_conflict", raised(GossipConflictDetected)),
         ConflictKind("inference", "inference_conflict", raised(InferenceConflictDetected), grouped=True),
         ConflictKind("temporal", "temporal_conflict", raised(TemporalConflictDetected)),
         ConflictKind("provenance", "provenance_conflict", raised(VerificationExpired)),
@@ -76,12 +79,27 @@ class Outcome:
     raised: int = 0
 
 
+def at_once(session_id: str, now_ms: int) -> int:
+    """When a session's new task is due where no other replica may be nearer: now."""
+    return now_ms
+
+
 class Conflicts:
-    """Reads records, and reconciles them with what the rules find now."""
+    """Reads records, and reconciles them with what the rules find now.
+
+    `task_due` tells when a session's new task is due (epoch ms); gossip sets it, so that of several replicas that
+    hold a conflict one works on it first.
+    """
 
     def __init__(self, store: Store, kinds: Mapping[str, ConflictKind]) -> None:
         self._store = store
         self.kinds = dict(kinds)
+        self.task_due: Callable[[str, int], int] = at_once
+
+    def _sheet(self, unit: Unit, kind: str, session_id: str, version_id: str, now_ms: int) -> _Sheet:
+        due_ms = self.task_due(session_id, now_ms)
+        outbox_on = self._store.has_outbox
+        return _Sheet(unit, self.kinds[kind], session_id, version_id, now_ms, outbox_on, due_ms)
 
     async def get(self, record_id: str) -> RecordRow | None:
         """One record, whatever its state."""
@@ -114,15 +132,17 @@ class Conflicts:
         findings: Sequence[Finding],
         anchors: Collection[str] | None,
         now_ms: int,
+        gone_how: Callable[[ClaimRow], str] = lambda _: "cause_gone",
     ) -> Outcome:
         """Make the open claims at `anchors` (None: everywhere) equal to `findings`, inside the caller's unit.
 
         New claims raise records with notice, task and event; claims no longer found close, and a record with its
-        last one; what is found again is refreshed without a second notice.
+        last one; what is found again is refreshed without a second notice. `gone_how` says how a claim ended that
+        no other took the place of.
         """
         if anchors is not None and not anchors:
             return Outcome()
-        sheet = _Sheet(unit, self.kinds[kind], session_id, version_id, now_ms, self._store.has_outbox)
+        sheet = self._sheet(unit, kind, session_id, version_id, now_ms)
         known = {
             row.claim: row
             for row in await rows.open_claims(
@@ -133,10 +153,9 @@ class Conflicts:
         fresh = {claim: finding for claim, finding in found.items() if claim not in known}
         gone = [row for claim, row in known.items() if claim not in found]
         await sheet.refresh([known[claim] for claim in found if claim in known], found)
-        await sheet.close(gone, {finding.anchor for finding in fresh.values()})
+        await sheet.close(gone, {finding.anchor for finding in fresh.values()}, gone_how)
         raised = await sheet.open(fresh)
         return Outcome(tuple(sheet.events), raised)
-
 
     async def acknowledge(
         self, unit: Unit, kind: str, session_id: str, version_id: str, finding: Finding, now_ms: int
@@ -145,7 +164,7 @@ class Conflicts:
 
         Raised or not yet: the record is made where the sweep has not come by.
         """
-        sheet = _Sheet(unit, self.kinds[kind], session_id, version_id, now_ms, self._store.has_outbox)
+        sheet = self._sheet(unit, kind, session_id, version_id, now_ms)
         claim = finding.claim(session_id)
         return await sheet.acknowledge(claim, finding), sheet.events
 
@@ -154,7 +173,14 @@ class _Sheet:
     """The writes of one comparison in one unit."""
 
     def __init__(
-        self, unit: Unit, kind: ConflictKind, session_id: str, version_id: str, now_ms: int, outbox_on: bool
+        self,
+        unit: Unit,
+        kind: ConflictKind,
+        session_id: str,
+        version_id: str,
+        now_ms: int,
+        outbox_on: bool,
+        due_ms: int,
     ) -> None:
         self._unit = unit
         self._kind = kind
@@ -162,6 +188,7 @@ class _Sheet:
         self._version_id = version_id
         self._now_ms = now_ms
         self._outbox_on = outbox_on
+        self._due_ms = due_ms
         self.events: list[Event] = []
 
     async def refresh(self, standing: Sequence[ClaimRow], found: Mapping[Hash, Finding]) -> None:
@@ -175,7 +202,9 @@ class _Sheet:
         for record in sorted({row.record_id for row in changed}):
             await self._rewrite(record)
 
-    async def close(self, gone: Sequence[ClaimRow], replaced_at: Collection[str]) -> None:
+    async def close(
+        self, gone: Sequence[ClaimRow], replaced_at: Collection[str], gone_how: Callable[[ClaimRow], str]
+    ) -> None:
         """Close claims whose cause is gone, and each record with its last claim."""
         await rows.put_claims(self._unit, [replace(row, state="closed") for row in gone])
         for record in sorted({row.record_id for row in gone}):
@@ -183,8 +212,9 @@ class _Sheet:
             if left:
                 await self._rewrite(record)
                 continue
-            replaced = any(row.anchor in replaced_at for row in gone if row.record_id == record)
-            await self._close_record(record, "replaced" if replaced else "cause_gone")
+            own = [row for row in gone if row.record_id == record]
+            replaced = any(row.anchor in replaced_at for row in own)
+            await self._close_record(record, "replaced" if replaced else gone_how(own[0]))
 
     async def open(self, fresh: Mapping[Hash, Finding]) -> int:
         """Raise records for new claims; an acknowledged one stays closed."""
@@ -250,6 +280,8 @@ class _Sheet:
                 name,
                 self._now_ms,
             )
+            if self._due_ms > self._now_ms:
+                await gossip.postpone_task(self._unit, name, self._due_ms)
 
     async def _rewrite(self, name: str) -> None:
         before = await rows.get_record(self._unit, name)
@@ -302,13 +334,16 @@ def task_payload(record: RecordRow) -> dict[str, Json]:
 
 
 def _body(claims: Iterable[dict[str, Json]]) -> dict[str, Json]:
-    """The record's part of its claims: diagnostics by place, and every object once."""
+    """The record's part of its claims: diagnostics by place, every object once, and what else a claim tells."""
     diagnostics: list[dict[str, Json]] = []
     ids: dict[Json, None] = {}
+    more: dict[str, Json] = {}
     for body in claims:
-        diagnostic, object_ids = body["diagnostic"], body["object_ids"]
-        assert isinstance(diagnostic, dict) and isinstance(object_ids, list)
-        diagnostics.append(diagnostic)
+        object_ids = body["object_ids"]
+        assert isinstance(object_ids, list)
         ids.update(dict.fromkeys(object_ids))
+        if isinstance(diagnostic := body.get("diagnostic"), dict):
+            diagnostics.append(diagnostic)
+        more.update((key, value) for key, value in body.items() if key not in ("diagnostic", "object_ids"))
     diagnostics.sort(key=lambda d: (str(d["location"]), str(d["code"]), str(d["message"])))
-    return {"diagnostics": [*diagnostics], "object_ids": [*ids]}
+    return {"diagnostics": [*diagnostics], "object_ids": [*ids], **more}

@@ -58,8 +58,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Hear:
-    """The peer told whom it heard of. Answer: None."""
+    """The peer told who it is and whom it heard of. Answer: None."""
 
+    sender: str
     heard: Mapping[str, int]
 
 
@@ -79,13 +80,13 @@ class Exchanged:
     in_sync: bool = True
 
 
-def dial(heard: Mapping[str, int], exchange: str, keys: Keyring) -> Asking[Exchanged]:
+def dial(me: str, heard: Mapping[str, int], exchange: str, keys: Keyring) -> Asking[Exchanged]:
     """Exchange with one peer. Raises GossipRefused when it does not keep to the protocol."""
     view: View = yield LookAtMap()
-    theirs: Message = yield Send(Digest(view.trie.root, heard))
+    theirs: Message = yield Send(Digest(me, view.trie.root, heard))
     if not isinstance(theirs, Digest):
         raise GossipRefused("it answered a digest with something else")
-    yield Hear(theirs.heard)
+    yield Hear(theirs.sender, theirs.heard)
     if theirs.root == view.trie.root:
         return Exchanged(True)
     pulled = yield from _asking_by_request(
@@ -158,7 +159,7 @@ class Conversation:
 
 
 def answer(
-    message: Message, heard: Mapping[str, int], open_now: Conversation | None, keys: Keyring
+    message: Message, me: str, heard: Mapping[str, int], open_now: Conversation | None, keys: Keyring
 ) -> Asking[tuple[Message, Conversation | None]]:
     """Our reply to a request, and the conversation that stays open with its sender.
 
@@ -168,9 +169,9 @@ def answer(
     match message:
         case Digest():
             view: View = yield LookAtMap()
-            yield Hear(message.heard)
+            yield Hear(message.sender, message.heard)
             part = () if message.root == view.trie.root else view.part()
-            return Digest(view.trie.root, heard, part), open_now
+            return Digest(me, view.trie.root, heard, part), open_now
         case WantBlobs() | WantHistory():
             return Blobs((yield from serve(message))), open_now
         case Turn(exchange=exchange, step=0, root=root, blobs=blobs):

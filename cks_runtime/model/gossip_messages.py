@@ -16,7 +16,7 @@ from cks_runtime.model.canon import Hash, Json
 from cks_runtime.model.gossip_heads import REPLICA_ID
 
 PROTOCOL: Final = 1
-PATH: Final = "/gossip"
+PATH: Final = "/gossip/exchange"
 PAGE_BYTES: Final = 1_048_576
 """Blobs in one message; a single blob may be as large."""
 MESSAGE_BYTES_MAX: Final = 2 * PAGE_BYTES
@@ -27,7 +27,7 @@ EXTRA_BYTES: Final = 131_072
 _HEARD_MAX: Final = 1_000
 
 
-class GossipRefused(Exception):
+class GossipRefused(ValueError):
     """A peer sent what this protocol does not allow, or does not have what it offered."""
 
     def __init__(self, reason: str) -> None:
@@ -46,6 +46,7 @@ class Digest:
     A reply with another root carries `blobs` of the map that changed last, which often saves asking for them.
     """
 
+    sender: str
     root: Hash
     heard: Mapping[str, int]
     blobs: tuple[bytes, ...] = field(default=())
@@ -106,8 +107,13 @@ def encode(message: Message) -> bytes:
     """The message's bytes."""
     blobs: Sequence[bytes] = ()
     match message:
-        case Digest(root, heard, blobs):
-            head: dict[str, Json] = {"kind": "digest", "root": root.hex(), "heard": dict(heard)}
+        case Digest(sender, root, heard, blobs):
+            head: dict[str, Json] = {
+                "kind": "digest",
+                "sender": sender,
+                "root": root.hex(),
+                "heard": dict(heard),
+            }
         case WantBlobs(hashes):
             head = {"kind": "want", "hashes": _hex(hashes)}
         case WantHistory(heads, have, limit):
@@ -142,8 +148,11 @@ def decode(data: bytes) -> Message:
 
 def _message(head: dict[str, Json], blobs: tuple[bytes, ...]) -> Message:
     match head:
-        case {"kind": "digest", "root": root, "heard": dict(heard)} if len(heard) <= _HEARD_MAX:
-            return Digest(_hash(root), {_replica(id): _count(ago) for id, ago in heard.items()}, blobs)
+        case {"kind": "digest", "sender": sender, "root": root, "heard": dict(heard)} if (
+            len(heard) <= _HEARD_MAX
+        ):
+            ago = {_replica(id): _count(rounds) for id, rounds in heard.items()}
+            return Digest(_replica(sender), _hash(root), ago, blobs)
         case {"kind": "want", "hashes": list(hashes)} if 0 < len(hashes) <= WANT_MAX:
             return WantBlobs(_hashes(hashes))
         case {"kind": "history", "heads": list(heads), "have": list(have), "limit": limit} if (

@@ -163,7 +163,7 @@ class Replica:
                 return self.apply(entry)
             case exchanges.LookAtMap():
                 return self.look()
-            case exchanges.Hear(heard):
+            case exchanges.Hear(_, heard):
                 self.heard_told = heard
                 return None
             case exchanges.Find(hashes):
@@ -303,7 +303,7 @@ class Replica:
     def handle(self, peer: str, data: bytes) -> bytes:
         """Answer a request. Raises GossipRefused."""
         self.heard_told = {}
-        steps = exchanges.answer(decode(data), self.heard, self.talks.get(peer), KEYS)
+        steps = exchanges.answer(decode(data), self.id, self.heard, self.talks.get(peer), KEYS)
         try:
             reply, talk = self.finish(steps)
         except StaleTurn:

@@ -125,7 +125,7 @@ class World:
         for replica in self.replicas.values():
             for peer in replica.begin_round():
                 name = f"{self.round}-{self.chance.random()}"
-                dials.append(Dial(replica, peer, exchanges.dial(replica.heard, name, KEYS)))
+                dials.append(Dial(replica, peer, exchanges.dial(replica.id, replica.heard, name, KEYS)))
         while dials:
             dial = self.chance.choice(dials)
             if not self.step(dial):
