@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -10,7 +12,7 @@ from multiprocessing.connection import Connection
 import anyio
 
 from cks_runtime.config import RuntimeConfig
-from cks_runtime.model.errors import HeadMoved, StoreUnusable
+from cks_runtime.model.errors import HeadMoved, StoreFull, StoreUnusable
 from cks_runtime.runtime import Runtime
 from sweepers import SweeperTeam
 
@@ -44,6 +46,12 @@ async def bump(rt: Runtime, say: Say, session_id: str, count: str) -> None:
     say(done)
 
 
+async def show(rt: Runtime, say: Say, session_id: str) -> None:
+    """Says the ids that the session's head holds."""
+    _, graph = await rt.sessions.head(session_id)
+    say(" ".join(sorted(graph.ids())))
+
+
 async def drain(rt: Runtime, say: Say, kind: str) -> None:
     """Takes notices off an inbox until it is empty; says each record it got."""
     while True:
@@ -60,6 +68,29 @@ async def sweep(rt: Runtime, say: Say) -> None:
     say(sum(report.raised for report in reports.values()))
 
 
+async def fill(rt: Runtime, say: Say, step_bytes: str) -> None:
+    """Lets no file grow past its size and a bit more, again and again; says each fault and what was acknowledged."""
+    wal = rt.store.location + "-wal"
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    acknowledged = ["first"]
+    await rt.commits.evolve("s", [added("first")], create=True)
+    for room in range(0, 100_000, int(step_bytes)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(wal).st_size + room, most))
+        try:
+            for number in range(30):
+                id = f"{room}-{number}"
+                await rt.commits.evolve("s", [added(id)])
+                acknowledged.append(id)
+        except StoreFull:
+            say("full")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        await rt.commits.evolve("s", [added(f"{room}-after")])
+        acknowledged.append(f"{room}-after")
+        _, graph = await rt.sessions.head("s")
+        assert sorted(graph.ids()) == sorted(acknowledged)
+    say(" ".join(acknowledged))
+
+
 def added(id: str) -> dict[str, object]:
     return {"op": "add_object", "identity": {"id": id, "type": "Thing", "name": id}, "structure": {}}
 
@@ -68,8 +99,10 @@ COMMANDS: dict[str, Callable[..., Awaitable[None]]] = {
     "identity": identity,
     "edit": edit,
     "bump": bump,
+    "show": show,
     "drain": drain,
     "sweep": sweep,
+    "fill": fill,
 }
 
 

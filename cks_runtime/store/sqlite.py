@@ -188,7 +188,10 @@ class SqliteStore:
 
     async def check(self) -> list[str]:
         async with self.reader() as reader:
-            rows = await reader.fetch("PRAGMA integrity_check(100)")
+            try:
+                rows = await reader.fetch("PRAGMA integrity_check(100)")
+            except DamagedBlob as error:
+                return [error.message]  # too damaged to be looked through
         return [str(row[0]) for row in rows if row[0] != "ok"]
 
     async def close(self) -> None:
