@@ -92,14 +92,16 @@ async def written(folder: Path) -> None:
     await store.close()
 
 
-async def reopened(folder: Path, wal: bytes) -> int:
-    """What stands after a start with this write-ahead log; the database writes on."""
-    path = folder / "again.db"
+def after_the_cut(folder: Path, wal: bytes) -> Path:
     for old in folder.glob("again.db*"):
         old.unlink()
-    shutil.copy(folder / "cks.db.cut", path)
     (folder / "again.db-wal").write_bytes(wal)
-    store = await open_store(str(path))
+    return shutil.copy(folder / "cks.db.cut", folder / "again.db")
+
+
+async def reopened(folder: Path, wal: bytes) -> int:
+    """What stands after a start with this write-ahead log; the database writes on."""
+    store = await open_store(str(after_the_cut(folder, wal)))
     stands = await newest(store)
     await commit(store, stands + 1)
     assert await newest(store) == stands + 1
