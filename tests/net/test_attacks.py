@@ -295,7 +295,7 @@ async def test_garbage_from_strangers_is_refused_every_time(
     assert len(logged) < 20, "a flood must not fill the log"
 
 
-async def test_bytes_that_are_no_http_are_refused_and_harm_nobody() -> None:
+async def test_bytes_that_are_no_http_are_refused_and_harm_nobody(caplog: pytest.LogCaptureFixture) -> None:
     chance = random.Random(10)
     async with receiver() as peer:
         genuine = request_bytes("other-0", 1)
@@ -309,6 +309,7 @@ async def test_bytes_that_are_no_http_are_refused_and_harm_nobody() -> None:
                 got = await send_raw(peer.port, bytes(data))
                 assert got.status in REFUSED | {0}
         await well(peer)
+    assert caplog.records == [], "nothing fell through to the event loop"
 
 
 async def test_no_answer_shows_a_trace_or_a_secret() -> None:
