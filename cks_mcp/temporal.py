@@ -8,7 +8,7 @@ from typing import Literal
 
 from cks_runtime.flow.commits import Plan, State, not_found
 from cks_runtime.model.canon import Json
-from cks_runtime.model.claims import dated_finding
+from cks_runtime.model.claims import Finding, dated_finding
 from cks_runtime.model.diagnostics import Diagnostic, quoted
 from cks_runtime.model.errors import InvalidParameter, ObjectNotFound
 from cks_runtime.model.events import Event
@@ -48,8 +48,11 @@ async def settle_temporal(
     commit: bool = False,
     author: str = "",
     source: str = "caller",
+    only_expired: bool = False,
 ) -> Dated:
     """Settle the date of one object; without `commit` nothing is changed or acknowledged.
+
+    `only_expired`: leave alone a date that somebody else has moved meanwhile.
 
     The version, the closed conflict and its task are one transaction. Raises SessionNotFound, ObjectNotFound,
     InvalidParameter for an object without a date, or to ignore one that has not passed.
@@ -61,6 +64,8 @@ async def settle_temporal(
     async def plan(state: State, reader: Reader | None) -> Plan | None:
         dated, patch = _edit(state.graph, object_id, action, extend_by_days, rt.clock())
         done[:] = [dated]
+        if only_expired and not dated.expired:
+            return None
         operation = {
             "op": "update_object",
             "object_id": object_id,
@@ -141,17 +146,34 @@ def _written(obj: KObject) -> str | None:
     return value if isinstance(value, str) else None
 
 
+async def check_date_now(rt: Runtime, session_id: str, object_id: str) -> None:
+    """Reconcile the object's open conflict with the head as it is."""
+    async with rt.store.unit() as unit:
+        row = await sessions.get_session(unit, session_id)
+        if row is None:
+            return
+        graph = await rt.graphs.graph(row.root, reader=unit)
+        now_ms = rt.clock()
+        findings = _findings(graph.get(object_id), now_ms)
+        outcome = await rt.conflicts.reconcile(
+            unit, KIND, session_id, row.head.hex(), findings, [object_id], now_ms
+        )
+    await rt.journal.told(outcome.events)
+
+
+def _findings(obj: KObject | None, now_ms: int) -> list[Finding]:
+    found = None if obj is None else temporal(obj, now_ms)
+    if obj is None or found is None:
+        return []
+    return [dated_finding(KIND, obj.id, obj.structure.get("valid_until"), found)]
+
+
 def _check(rt: Runtime, session_id: str, after: KObject) -> Callable[[Unit, Version], Awaitable[list[Event]]]:
     """The rule's verdict on the object as it will be, for the same transaction."""
 
     async def check(unit: Unit, version: Version) -> list[Event]:
         now_ms = rt.clock()
-        found = temporal(after, now_ms)
-        findings = (
-            []
-            if found is None
-            else [dated_finding(KIND, after.id, after.structure.get("valid_until"), found)]
-        )
+        findings = _findings(after, now_ms)
         outcome = await rt.conflicts.reconcile(
             unit, KIND, session_id, version.id.hex(), findings, [after.id], now_ms
         )

@@ -16,6 +16,7 @@ from cks_mcp.tools.common import Cursor, Limit, from_cursor, to_cursor
 from cks_runtime.flow.inbox import Notices
 from cks_runtime.model.knowledge import check_session_id
 from cks_runtime.model.times import format_ms
+from cks_runtime.store.agents import list_agents
 from cks_runtime.store.conflicts import RecordRow
 from cks_runtime.store.outbox import queue_depths
 
@@ -147,6 +148,7 @@ class Status(Result):
     queues: dict[str, Any]
     journal: dict[str, Any]
     caches: dict[str, Any]
+    agents: list[dict[str, Any]]
     bus: list[dict[str, Any]]
 
 
@@ -173,6 +175,7 @@ async def runtime_status(ctx: Ctx, args: StatusArgs) -> Status:
         queues=await _queues(ctx),
         journal={"oldest": oldest, "newest": newest, "published": rt.journal.published},
         caches=rt.graphs.stats(),
+        agents=await _agents(ctx),
         bus=[asdict(entry) for entry in rt.bus.stats()],
     )
 
@@ -183,6 +186,25 @@ def _timed(state: Any) -> dict[str, Any]:
         if key.endswith("_ms"):
             shown[key.removesuffix("_ms") + "_at"] = None if value is None else format_ms(value)
     return shown
+
+
+async def _agents(ctx: Ctx) -> list[dict[str, Any]]:
+    """The worker processes of this database; `alive` is false where beats stayed out."""
+    rt = ctx.app.rt
+    async with rt.store.reader() as reader:
+        rows = await list_agents(reader)
+    now_ms = rt.clock()
+    return [
+        {
+            "name": row.name,
+            "owner": row.owner,
+            "alive": row.is_alive(now_ms),
+            "started_at": format_ms(row.started_at_ms),
+            "beat_at": format_ms(row.beat_at_ms),
+            **row.body,
+        }
+        for row in rows
+    ]
 
 
 async def _depths(ctx: Ctx) -> list[tuple[str, str, int, int]]:
