@@ -75,8 +75,10 @@ class Runtime:
             self.instance_id,
             config.default_session,
         )
-        self.branches = Branches(store, self.graphs, self.journal, self.commits, self.sessions, self.clock)
         self.conflicts = Conflicts(store, kinds)
+        self.branches = Branches(
+            store, self.graphs, self.journal, self.commits, self.sessions, self.conflicts, self.clock
+        )
         task_types = (*TASK_TYPES, *(kind.task_type for kind in kinds.values()))
         self.outbox = Outbox(store, self.clock, task_types, config.outbox_lease_s, config.outbox_attempts_max)
         self.documents = Documents(store, self.journal, self.clock)

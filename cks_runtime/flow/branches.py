@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cks_runtime.flow.clock import Clock
-from cks_runtime.flow.commits import Commits, Moved, Plan, State, closed_error
+from cks_runtime.flow.commits import Commits, Moved, Plan, State, closed_error, raise_errors
+from cks_runtime.flow.conflicts import Conflicts
 from cks_runtime.flow.graphs import Graphs, in_worker
 from cks_runtime.flow.journal import Journal
+from cks_runtime.flow.remote_lines import line_of, merged_away
 from cks_runtime.flow.sessions import Sessions
 from cks_runtime.model.canon import Hash
+from cks_runtime.model.diagnostics import Diagnostic
 from cks_runtime.model.errors import HeadMoved, InvalidParameter
-from cks_runtime.model.events import SessionCreated
+from cks_runtime.model.events import Event, SessionCreated
 from cks_runtime.model.graph import Graph, changes
-from cks_runtime.model.history import FIRST_VERSION, Version
+from cks_runtime.model.history import FIRST_VERSION, Version, merge_closed
 from cks_runtime.model.merge import Conflicted, MergeConflict, Merged, Resolution, merge
 from cks_runtime.store import sessions as rows
 from cks_runtime.store.blobs import put_version
+from cks_runtime.store.gossip import refused_among
 from cks_runtime.store.journal import append_events
-from cks_runtime.store.ports import Reader, Store
+from cks_runtime.store.ports import Reader, Store, Unit
 from cks_runtime.store.sessions import SessionRow
 
 
@@ -66,6 +70,7 @@ class Branches:
         journal: Journal,
         commits: Commits,
         sessions: Sessions,
+        conflicts: Conflicts,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -73,12 +78,15 @@ class Branches:
         self._journal = journal
         self._commits = commits
         self._sessions = sessions
+        self._conflicts = conflicts
         self._clock = clock
 
     async def create(self, session_id: str, version_id: str | None = None, title: str = "") -> SessionRow:
         """A new open session that starts at a version of `session_id` (default: its head); nothing is copied."""
         parent = await self._sessions.get(session_id)
         version = await self._version_in(parent, version_id)
+        await self._require_sound(version.id)
+        session_id = (line_of(session_id) or (session_id,))[0]
         now_ms = self._clock()
         fork = version
         async with self._store.unit() as unit:
@@ -110,6 +118,16 @@ class Branches:
         await self._journal.told([event])
         return row
 
+    async def _refused(self, version_id: Hash, reader: Reader | None = None) -> tuple[Diagnostic, ...]:
+        """The ERRORs of a version that gossip keeps as history only; none for any other."""
+        if reader is None:
+            async with self._store.reader() as opened:
+                return await self._refused(version_id, opened)
+        return (await refused_among(reader, [version_id])).get(version_id, ())
+
+    async def _require_sound(self, version_id: Hash) -> None:
+        raise_errors(await self._refused(version_id))
+
     async def _version_in(self, row: SessionRow, version_id: str | None) -> Version:
         if version_id is None:
             return await self._graphs.version(row.head)
@@ -118,6 +136,7 @@ class Branches:
             raise InvalidParameter(
                 f"Version {version.id.hex()} is not in the history of session {row.session_id!r}.",
                 "Use list_versions of the session to pick one.",
+                argument="version_id",
             )
         return version
 
@@ -134,6 +153,9 @@ class Branches:
     ) -> MergeDone | MergeRefused:
         """Merge the head of `source` into `target`. A conflict never touches the target.
 
+        Merging the other side of the target's own gossip conflict (`<target>@<replica>`) closes the conflict in the
+        same transaction; then `closed` merges like a field, and a closed target is merged as well.
+
         Raises SessionNotFound, SessionClosed for a closed target, HeadMoved when `base_version_id` is not the base,
         InvalidParameter for a resolution that answers no conflict.
         """
@@ -141,11 +163,13 @@ class Branches:
             raise InvalidParameter(
                 f"target_session_id and source_session_id are both {target!r}.",
                 "Name two different sessions.",
+                argument="source_session_id",
             )
         result: list[MergeDone] = []
+        settles = (line_of(source) or ("",))[0] == target
 
         async def plan(state: State, reader: Reader | None) -> Plan | None:
-            if state.row.closed:
+            if state.row.closed and not settles:
                 raise closed_error(target)
             planned, done = await self._plan_merge(
                 state, source, dict(resolutions or {}), base_version_id, reader
@@ -156,15 +180,7 @@ class Branches:
             if planned is None:
                 return None
             text = message or f"Merge {source} into {target}" + _told(resolutions)
-            return Plan(
-                planned.graph,
-                closed=state.row.closed,
-                author=author,
-                message=text,
-                merged=planned.merged,
-                adopt=planned.adopt,
-                generation=planned.generation,
-            )
+            return replace(planned, author=author, message=text)
 
         await self._sessions.get(source)
         try:
@@ -192,22 +208,24 @@ class Branches:
         base_version_id: str | None,
         reader: Reader | None,
     ) -> tuple[Plan | None, MergeDone]:
-        other = await self._source_row(source, reader)
+        other = await self._sessions.get(source, reader)
         head = state.row.head
+        refused = await self._refused(other.head, reader)
         bases = await self._graphs.merge_bases(head, other.head, reader)
         _check_base(base_version_id, bases)
         theirs = await self._graphs.graph(other.root, like=state.graph, reader=reader)
-        if other.head in bases or head in bases:
+        versions = [await self._graphs.version(base, reader) for base in bases]
+        if other.head in bases or (head in bases and not refused):
             _check_no_conflict(resolutions)
             if other.head in bases:
                 return None, MergeDone(head, state.graph, state.graph, True, bases)
             version = await self._graphs.version(other.head, reader)
             done = MergeDone(None, state.graph, theirs, False, bases)
             self._commits.require_valid([state.graph, theirs], theirs, [])
-            if version.closed == state.row.closed:
-                return Plan(theirs, state.row.closed, adopt=version, generation=other.generation), done
-            return Plan(theirs, state.row.closed, merged=(other.head,), generation=other.generation), done
-        versions = [await self._graphs.version(base, reader) for base in bases]
+            planned = self._plan_of(state, other, theirs, versions)
+            if version.closed == planned.closed:
+                planned = replace(planned, merged=(), adopt=version)
+            return planned, done
         grounds = [await self._graphs.graph(v.root, like=state.graph, reader=reader) for v in versions]
         outcome = await in_worker(
             lambda: merge(grounds, state.graph, theirs, self._commits.keys, resolutions)
@@ -218,14 +236,24 @@ class Branches:
         done = MergeDone(
             None, state.graph, outcome.graph, False, bases, outcome.dropped_relations, outcome.restored
         )
-        self._commits.require_valid([state.graph, theirs], outcome.graph, outcome.touched)
-        return Plan(outcome.graph, state.row.closed, merged=(other.head,), generation=other.generation), done
+        # what a refused version holds is judged as if it were written now
+        parents = [state.graph] if refused else [state.graph, theirs]
+        self._commits.require_valid(parents, outcome.graph, outcome.touched)
+        return self._plan_of(state, other, outcome.graph, versions), done
 
-    async def _source_row(self, source: str, reader: Reader | None) -> SessionRow:
-        if reader is None:
-            return await self._sessions.get(source)
-        row = await rows.get_session(reader, source)
-        return row if row is not None else await self._sessions.get(source)
+    def _plan_of(self, state: State, other: SessionRow, graph: Graph, bases: Sequence[Version]) -> Plan:
+        """The version that a merge makes. Between lines of one session `closed` merges like a field."""
+        target, closed = state.row.session_id, state.row.closed
+        if line_of(other.session_id) is not None and other.session_id.startswith(f"{target}@"):
+            closed = merge_closed([base.closed for base in bases], closed, other.closed)
+
+        async def close_conflicts(unit: Unit, version: Version) -> list[Event]:
+            head = version.id.hex()
+            return await merged_away(
+                unit, self._conflicts, self._graphs, target, other.head, head, self._clock()
+            )
+
+        return Plan(graph, closed, merged=(other.head,), generation=other.generation, also=close_conflicts)
 
     async def revert(self, session_id: str, version_id: str, author: str = "") -> Moved:
         """A new version whose content is that of an earlier one; the history in between stays."""
@@ -293,4 +321,5 @@ def _check_no_conflict(resolutions: Mapping[str, Resolution]) -> None:
         raise InvalidParameter(
             f"resolutions names {named}, but nothing is in conflict.",
             "Leave resolutions out; the merge is clean.",
+            argument="resolutions",
         )

@@ -157,6 +157,22 @@ class Conflicts:
         raised = await sheet.open(fresh)
         return Outcome(tuple(sheet.events), raised)
 
+    async def close_where(
+        self,
+        unit: Unit,
+        kind: str,
+        session_id: str,
+        version_id: str,
+        gone: Callable[[ClaimRow], bool],
+        how: str,
+        now_ms: int,
+    ) -> list[Event]:
+        """Close the open claims for which `gone` says so, and each record with its last one; the events."""
+        standing = await rows.open_claims(unit, kind, session_id, None)
+        sheet = self._sheet(unit, kind, session_id, version_id, now_ms)
+        await sheet.close([row for row in standing if gone(row)], (), lambda _: how)
+        return sheet.events
+
     async def acknowledge(
         self, unit: Unit, kind: str, session_id: str, version_id: str, finding: Finding, now_ms: int
     ) -> tuple[str, list[Event]]:

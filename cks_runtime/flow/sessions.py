@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from cks_runtime.flow.clock import Clock
 from cks_runtime.flow.commits import new_row, not_found
 from cks_runtime.flow.graphs import Graphs, drive
+from cks_runtime.flow.remote_lines import as_line, line_of, named
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.errors import InvalidParameter, VersionNotFound
+from cks_runtime.model.gossip_merge import line_id
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph
 from cks_runtime.model.history import FIRST_VERSION, Version
 from cks_runtime.model.holders import holders
@@ -18,7 +20,8 @@ from cks_runtime.model.knowledge import check_session_id
 from cks_runtime.model.nodes import count_below, parse_node
 from cks_runtime.store import sessions as rows
 from cks_runtime.store.blobs import get_versions, versions_between
-from cks_runtime.store.ports import Store
+from cks_runtime.store.gossip import RemoteHead, conflict_heads, remote_heads
+from cks_runtime.store.ports import Reader, Store
 from cks_runtime.store.sessions import SessionRow
 
 PREFIX_MIN = 8
@@ -42,16 +45,47 @@ class Sessions:
         self._clock = clock
         self.default_session = default_session
 
-    async def get(self, session_id: str) -> SessionRow:
-        """The session; the default one reads as empty before its first write. Raises SessionNotFound."""
+    async def get(self, session_id: str, reader: Reader | None = None) -> SessionRow:
+        """The session, or the other side of a conflict, `<session>@<replica>`; inside a unit pass it as `reader`.
+
+        The default session reads as empty before its first write. Raises SessionNotFound.
+        """
+        if reader is None:
+            async with self._store.reader() as opened:
+                return await self.get(session_id, opened)
+        if (line := line_of(session_id)) is not None:
+            return await self._line(*line, reader)
         check_session_id(session_id)
-        async with self._store.reader() as reader:
-            row = await rows.get_session(reader, session_id)
+        row = await rows.get_session(reader, session_id)
         if row is not None:
             return row
         if session_id == self.default_session:
             return new_row(session_id, "", 0)
         raise not_found(session_id)
+
+    async def _line(self, session_id: str, replica: str, reader: Reader) -> SessionRow:
+        check_session_id(session_id)
+        row = await rows.get_session(reader, session_id)
+        one = named(await remote_heads(reader, session_id), replica)
+        if row is None or one is None:
+            raise not_found(line_id(session_id, replica))
+        return await self._as_line(row, one, replica, reader)
+
+    async def _as_line(self, row: SessionRow, one: RemoteHead, replica: str, reader: Reader) -> SessionRow:
+        version = await self._graphs.version(one.head, reader)
+        generation = (await self._graphs.ancestries([one.head], reader))[one.head].generation
+        return as_line(row, one, replica, version, generation)
+
+    async def remote_page(self, after: str, limit: int) -> list[SessionRow]:
+        """The other sides of open conflicts, by id."""
+        async with self._store.reader() as reader:
+            found: dict[str, SessionRow] = {}
+            for one in await conflict_heads(reader):
+                name = line_id(one.session_id, one.holder)
+                row = await rows.get_session(reader, one.session_id)
+                if name > after and name not in found and row is not None:
+                    found[name] = await self._as_line(row, one, one.holder, reader)
+        return [found[name] for name in sorted(found)[:limit]]
 
     async def exists(self, session_id: str) -> bool:
         """Whether a session of this id is stored."""
@@ -95,6 +129,9 @@ class Sessions:
 
     async def version_or_session(self, text: str) -> tuple[Version, str | None]:
         """A session that exists (its head, and its id) wins over a version id (and None)."""
+        if line_of(text) is not None:
+            line = await self.get(text)
+            return await self._graphs.version(line.head), line.session_id
         try:
             check_session_id(text)
             async with self._store.reader() as reader:
