@@ -161,17 +161,18 @@ def _pick_params(types: Sequence[str], session_id: str | None, length_ms: int, n
 
 
 async def claim_task(
-    store: Store, types: Sequence[str], session_id: str | None, claim: Claim, now: Now, policy: RetryPolicy
+    unit: Unit, types: Sequence[str], session_id: str | None, claim: Claim, now: Now, policy: RetryPolicy
 ) -> TaskRow | None:
     """Give the next task of these types (in this session) to the claimer; tasks without attempts left turn DEAD.
 
-    A statement that claims takes the task only if an attempt is left; where it took none, another buries what
-    stood in its way, until there is nothing in the way.
+    `now` must have been read inside the unit: by an older one, a lease that was taken since would seem to end too
+    far ahead. The statement that claims takes a task only if an attempt is left; where it took none, another buries
+    what stood in its way, until nothing does.
     """
     pick = _pick_sql(len(types), session_id is not None)
     params = _pick_params(types, session_id, claim.length_ms, now)
     while True:
-        rows = await store.once(
+        rows = await unit.fetch(
             "UPDATE cks_outbox_tasks SET status = 'IN_PROGRESS', attempts = attempts + 1, claimed_by = ?,"
             f" claim_token = ?, lease_until = ?, lease_ms = ?, lease_boot_id = ? WHERE task_id = ({pick})"
             f" AND attempts < ? RETURNING {_COLUMNS}",
@@ -185,7 +186,7 @@ async def claim_task(
         )
         if rows:
             return _task(rows[0])
-        buried = await store.once(
+        buried = await unit.fetch(
             "UPDATE cks_outbox_tasks SET status = 'DEAD', dead_at = ?, last_error = CASE"
             " WHEN status = 'PENDING' THEN coalesce(last_error, ?)"
             " ELSE 'Attempt ' || attempts || ', by ' || coalesce(claimed_by, '') || ', ended without an answer.' END,"
@@ -201,7 +202,10 @@ async def claim_task(
 
 
 async def complete_task(store: Store, task_id: str, token: str, now: Now) -> str | None:
-    """Take a task off the queue for the holder of a running lease; its dedupe key, or None when it is not theirs."""
+    """Take a task off the queue for the holder of a running lease; its dedupe key, or None when it is not theirs.
+
+    By a `now` that was read before a renewal it may be refused wrongly, never accepted wrongly.
+    """
     rows = await store.once(
         "DELETE FROM cks_outbox_tasks WHERE task_id = ? AND status = 'IN_PROGRESS' AND claim_token = ?"
         " AND lease_boot_id = ? AND lease_until > ? AND lease_until <= ? + coalesce(lease_ms, 0) RETURNING dedupe_key",

@@ -49,7 +49,8 @@ async def claim(
     policy: RetryPolicy = POLICY,
 ) -> TaskRow | None:
     wanted = types or TASK_TYPES
-    return await rows.claim_task(store, wanted, session, Claim("me", next(TOKENS), length_ms), now, policy)
+    async with store.unit() as unit:
+        return await rows.claim_task(unit, wanted, session, Claim("me", next(TOKENS), length_ms), now, policy)
 
 
 async def names(store: Store, *types: str, session: str | None = None, now: Now = NOW) -> list[str]:
