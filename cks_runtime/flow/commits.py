@@ -151,7 +151,7 @@ class Commits:
         """Add or replace whole objects; otherwise as `evolve`."""
         return await self._edit(
             session_id,
-            lambda graph: replace_with(graph, objects),
+            lambda graph: replace_with(graph, objects, self.limits),
             len(objects),
             create=create,
             title=title,
@@ -197,7 +197,7 @@ class Commits:
 
     def require_valid(self, parents: Sequence[Graph], after: Graph, touched: Iterable[str]) -> None:
         """Raises InvalidKnowledge when the change leaves an ERROR, TooLarge when the session outgrows its limit."""
-        if len(after) > self.limits.objects:
+        if len(after) > self.limits.objects and all(len(after) > len(parent) for parent in parents[:1]):
             raise TooLarge(
                 f"The session would hold {len(after)} objects; at most {self.limits.objects} are allowed.",
                 "Split the knowledge over several sessions or raise CKS_MAX_OBJECTS.",
@@ -392,6 +392,7 @@ def check_expected(row: SessionRow, expected_head: str | None) -> None:
         raise InvalidParameter(
             f"expected_head is {expected_head[:80]!r}, not a version id.",
             "Give 8 to 64 hex digits of the version's id.",
+            argument="expected_head",
         )
     if not row.head.hex().startswith(wanted):
         raise HeadMoved(

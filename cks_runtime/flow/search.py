@@ -54,7 +54,9 @@ class Search:
         words = query_words(query)[:WORDS_MAX]
         if not words:
             raise InvalidParameter(
-                f"query {query[:80]!r} has no word to search for.", "Give one word or more."
+                f"query {query[:80]!r} has no word to search for.",
+                "Give one word or more.",
+                argument="query",
             )
         _, graph = await self._sessions.head(session_id)
         await self._index()

@@ -16,7 +16,7 @@ from cks_runtime.model.gossip_merge import line_id
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph
 from cks_runtime.model.history import FIRST_VERSION, Version
 from cks_runtime.model.holders import holders
-from cks_runtime.model.knowledge import check_session_id
+from cks_runtime.model.knowledge import SESSION_ID, check_session_id
 from cks_runtime.model.nodes import count_below, parse_node
 from cks_runtime.store import sessions as rows
 from cks_runtime.store.blobs import get_versions, versions_between
@@ -26,6 +26,10 @@ from cks_runtime.store.sessions import SessionRow
 
 PREFIX_MIN = 8
 LOOK_BACK = 200
+
+
+def _is_version_id(text: str) -> bool:
+    return PREFIX_MIN <= len(text) <= 64 and all(digit in "0123456789abcdef" for digit in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +110,17 @@ class Sessions:
         """The graph of a version."""
         return await self._graphs.graph(version.root)
 
-    async def version(self, text: str) -> Version:
-        """A version by its id: 64 hex digits, or 8 or more where that is unique. Raises VersionNotFound."""
+    async def version(self, text: str, argument: str = "version_id") -> Version:
+        """A version by its id: 64 hex digits, or 8 or more where that is unique.
+
+        Raises VersionNotFound, and InvalidParameter naming the argument for what is no version id.
+        """
         wanted = text.lower()
-        if not PREFIX_MIN <= len(wanted) <= 64 or any(digit not in "0123456789abcdef" for digit in wanted):
+        if not _is_version_id(wanted):
             raise InvalidParameter(
-                f"{text[:80]!r} is not a version id.",
+                f"{argument} {text[:80]!r} is not a version id.",
                 "Give 64 hex digits, or 8 or more where they are unique.",
+                argument=argument,
             )
         if FIRST_VERSION.id.hex().startswith(wanted):
             return FIRST_VERSION
@@ -127,22 +135,22 @@ class Sessions:
             raise VersionNotFound(f"Version prefix {text} is not unique.", "Give more digits.")
         return await self._graphs.version(found[0])
 
-    async def version_or_session(self, text: str) -> tuple[Version, str | None]:
-        """A session that exists (its head, and its id) wins over a version id (and None)."""
+    async def version_or_session(self, text: str, argument: str) -> tuple[Version, str | None]:
+        """A session that exists (its head, and its id) wins over a version id (and None).
+
+        Raises SessionNotFound or VersionNotFound, and InvalidParameter for what can be neither.
+        """
         if line_of(text) is not None:
             line = await self.get(text)
             return await self._graphs.version(line.head), line.session_id
-        try:
-            check_session_id(text)
+        if SESSION_ID.fullmatch(text):
             async with self._store.reader() as reader:
                 row = await rows.get_session(reader, text)
-        except InvalidParameter:
-            row = None
-        if row is not None:
-            return await self._graphs.version(row.head), row.session_id
-        if not PREFIX_MIN <= len(text) <= 64 or any(digit not in "0123456789abcdefABCDEF" for digit in text):
-            raise not_found(text)
-        return await self.version(text), None
+            if row is not None:
+                return await self._graphs.version(row.head), row.session_id
+            if not _is_version_id(text.lower()):
+                return await self._graphs.version((await self.get(text)).head), text
+        return await self.version(text, argument), None
 
     async def parent_of(self, session_id: str, version: Version) -> Version:
         """The version a session stood at before this one; of the first version, itself."""
@@ -176,7 +184,7 @@ class Sessions:
         """How many objects each of these roots holds; reads one node a root."""
         real = sorted({root for root in roots if root != EMPTY_GRAPH.root})
         blobs = await self._graphs.blobs(real)
-        counts = {root: count_below(parse_node(root, blobs[root])) for root in real}
+        counts = {root: count_below(parse_node(root, blobs.get(root))) for root in real}
         return {root: counts.get(root, 0) for root in roots}
 
     async def history(self, frontier: Sequence[Hash], limit: int) -> HistoryPage:

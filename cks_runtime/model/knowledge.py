@@ -79,14 +79,14 @@ def _as_json(id: str, type: str, name: str, structure: Mapping[str, Json]) -> di
     return {"identity": {"id": id, "type": type, "name": name}, "structure": plain}
 
 
-def check_session_id(text: object) -> str:
-    """`text` if it can name a session. Raises InvalidParameter."""
+def check_session_id(text: object, argument: str = "session_id") -> str:
+    """`text` if it can name a session. Raises InvalidParameter, naming the argument it was given as."""
     if isinstance(text, str) and SESSION_ID.fullmatch(text):
         return text
     raise InvalidParameter(
-        f"session_id {quoted(text)} is not a session id",
+        f"{argument} {quoted(text)} is not a session id",
         "Use 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or a digit.",
-        argument="session_id",
+        argument=argument,
     )
 
 

@@ -152,6 +152,7 @@ def merge(
         raise InvalidParameter(
             f"the resolution for {id!r} answers no conflict",
             "Give resolutions only for objects that are in conflict; merge without them to see which are.",
+            argument="resolutions",
             object_id=id,
         )
     if conflicts:
@@ -164,6 +165,7 @@ def _check_resolution(id: str, resolution: object) -> None:
         raise InvalidParameter(
             f"the resolution for {id!r} is the object {resolution.id!r}",
             "Give the object under its own id.",
+            argument="resolutions",
             object_id=id,
         )
     named = isinstance(resolution, str) and resolution in _SIDES
@@ -171,6 +173,7 @@ def _check_resolution(id: str, resolution: object) -> None:
         raise InvalidParameter(
             f"the resolution for {id!r} is {resolution!r}",
             "Name 'branch_a' or 'branch_b', give a full object, or null to drop it.",
+            argument="resolutions",
             object_id=id,
         )
 
