@@ -1,4 +1,4 @@
-"""The neighbourhood of some objects: breadth first along relations, within a bound."""
+"""The neighbourhood of some objects: breadth first along relations, page by page within a bound."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from cks_runtime.model.graph import Graph
 from cks_runtime.model.knowledge import KObject
 
+SEEDS_MAX = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """Objects and relations around the seeds, nearest first.
+    """A page of the objects and relations around the seeds, nearest first.
 
-    `truncated`: the bound cut it short; `next_seeds` are then objects to go on from.
+    `next_skip`: where the next page begins, None at the end. `next_seeds`: what this page had to leave out, to go
+    on from instead; relations stand for themselves and what they join.
     """
 
     objects: tuple[KObject, ...]
     relations: tuple[KObject, ...]
-    truncated: bool
+    next_skip: int | None
     next_seeds: tuple[str, ...]
 
 
@@ -29,16 +32,18 @@ def subgraph(
     relation_types: Collection[str] | None,
     objects_max: int,
     bytes_max: int,
+    skip: int = 0,
 ) -> Subgraph:
-    """What lies within `depth` relations of the seeds: at most `objects_max` objects and relations, `bytes_max` bytes.
+    """What lies within `depth` relations of the seeds, without the first `skip` of it.
 
-    Only relations of `relation_types` are followed (None: all); a seed that is a relation brings its participants.
+    A page has at most `objects_max` objects and relations and `bytes_max` bytes, but at least one object. Only
+    relations of `relation_types` are followed (None: all); a seed that is a relation brings its participants.
     Raises ObjectNotFound for a seed that does not exist.
     """
-    walk = _Walk(graph, relation_types, objects_max, bytes_max)
+    walk = _Walk(graph, relation_types, objects_max, bytes_max, skip)
     level = [graph[seed].id for seed in dict.fromkeys(seed_ids)]
     for seed in level:
-        walk.take(graph[seed])
+        walk.take(seed)
     for _ in range(depth):
         if walk.full or not level:
             break
@@ -47,25 +52,40 @@ def subgraph(
 
 
 class _Walk:
+    """Takes objects in an order that depends on the arguments alone, so that pages neither overlap nor leave gaps."""
+
     def __init__(
-        self, graph: Graph, relation_types: Collection[str] | None, objects_max: int, bytes_max: int
+        self,
+        graph: Graph,
+        relation_types: Collection[str] | None,
+        objects_max: int,
+        bytes_max: int,
+        skip: int,
     ) -> None:
         self._graph = graph
         self._types = None if relation_types is None else frozenset(relation_types)
         self._objects_max = objects_max
         self._bytes_left = bytes_max
-        self._taken: dict[str, KObject] = {}
+        self._skip = skip
+        self._passed: set[str] = set()
+        self._taken: list[KObject] = []
         self._left_out: dict[str, None] = {}
         self.full = False
 
-    def take(self, obj: KObject) -> bool:
-        if obj.id in self._taken:
-            return True
-        if len(self._taken) >= self._objects_max or (obj.size > self._bytes_left and self._taken):
-            self.full = True
+    def take(self, id: str) -> bool:
+        """Whether the object was new; one that does not fit is left out, and all that come after it."""
+        if id in self._passed:
             return False
-        self._taken[obj.id] = obj
-        self._bytes_left -= obj.size
+        obj = self._graph[id]
+        if len(self._passed) >= self._skip:
+            crowded = len(self._taken) >= self._objects_max or (obj.size > self._bytes_left and self._taken)
+            if self.full or crowded:
+                self.full = True
+                self._left_out[id] = None
+                return False
+            self._taken.append(obj)
+            self._bytes_left -= obj.size
+        self._passed.add(id)
         return True
 
     def step(self, level: Sequence[str]) -> list[str]:
@@ -73,22 +93,16 @@ class _Walk:
         found: list[str] = []
         for id in level:
             for relation in self._relations(id):
-                fresh = [end for end in _ends(relation) if end not in self._taken and end in self._graph]
-                if self.full or not self.take(relation):
-                    self._left_out[id] = None
-                    self.full = True
-                    break
-                for end in fresh:
-                    if self.take(self._graph[end]):
-                        found.append(end)
-                    else:
-                        self._left_out[end] = None
+                self.take(relation.id)
+                if not self.full:
+                    found += [end for end in _ends(relation) if end in self._graph and self.take(end)]
+                if len(self._left_out) >= SEEDS_MAX:
+                    return found
         return found
 
     def _relations(self, id: str) -> list[KObject]:
         own = self._graph[id]
-        ids = set(self._graph.referrers("participant", id))
-        relations = [self._graph[relation] for relation in sorted(ids)]
+        relations = [self._graph[relation] for relation in sorted(self._graph.referrers("participant", id))]
         if own.is_relation:
             relations.insert(0, own)
         return [
@@ -100,12 +114,11 @@ class _Walk:
         ]
 
     def result(self) -> Subgraph:
-        taken = self._taken.values()
         return Subgraph(
-            tuple(obj for obj in taken if not obj.is_relation),
-            tuple(obj for obj in taken if obj.is_relation),
-            self.full,
-            tuple(list(self._left_out)[:100]),
+            tuple(obj for obj in self._taken if not obj.is_relation),
+            tuple(obj for obj in self._taken if obj.is_relation),
+            len(self._passed) if self.full else None,
+            tuple(list(self._left_out)[:SEEDS_MAX]),
         )
 
 
