@@ -17,8 +17,10 @@ from cks_mcp.server import build_server
 from cks_mcp.services import Services
 from cks_mcp.subscriptions import ResourceUpdates
 from cks_mcp.tools.arbitrate import arbitration
+from cks_mcp.tools.compare import comparisons
 from cks_mcp.tools.conflicts import conflicts
 from cks_mcp.tools.documents import documents
+from cks_mcp.tools.history import history
 from cks_mcp.tools.lines import lines
 from cks_mcp.tools.read import reads
 from cks_mcp.tools.write import core
@@ -28,7 +30,7 @@ from cks_runtime.runtime import Runtime
 from cks_runtime.settings import Settings
 from sweepers import SweeperTeam
 
-TOOLSETS: tuple[Toolset, ...] = (core, reads, lines, conflicts, arbitration, documents)
+TOOLSETS: tuple[Toolset, ...] = (core, reads, history, comparisons, lines, conflicts, arbitration, documents)
 
 INSTRUCTIONS = (
     "Shared, versioned knowledge: typed objects, relations and reasoning steps in sessions. Read with "

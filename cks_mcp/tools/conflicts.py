@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sqlite3
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
@@ -12,8 +14,7 @@ from cks_mcp.answers import Result, fitting
 from cks_mcp.arguments import Args
 from cks_mcp.calls import Toolset
 from cks_mcp.services import Ctx
-from cks_mcp.tools.common import Cursor, Limit, from_cursor, to_cursor
-from cks_runtime.flow.inbox import Notices
+from cks_mcp.tools.common import Cursor, Limit, cut_ids, from_cursor, page_of_diagnostics, to_cursor
 from cks_runtime.model.knowledge import check_session_id
 from cks_runtime.model.times import format_ms
 from cks_runtime.store.agents import list_agents
@@ -21,6 +22,8 @@ from cks_runtime.store.conflicts import RecordRow
 from cks_runtime.store.outbox import queue_depths
 
 conflicts = Toolset("conflicts")
+
+RECORD_IDS_BYTES = 2_000
 
 
 class ListConflictsArgs(Args):
@@ -85,39 +88,35 @@ async def list_inference_conflicts(ctx: Ctx, args: ListConflictsArgs) -> Inferen
 async def _take(ctx: Ctx, kind: str, args: ListConflictsArgs) -> dict[str, Any]:
     """The common part of both answers. What does not fit one answer stays on the queue."""
     session_id = None if args.session_id is None else check_session_id(args.session_id)
-    inbox = ctx.app.rt.inboxes[kind]
-    after = from_cursor(f"conflicts-{kind}", args.cursor, int) or 0
-    if args.state != "queued":
-        records = await ctx.app.rt.conflicts.page(kind, args.state, session_id, after, args.limit + 1)
-        return _page(kind, Notices(tuple(records), 0), args.limit, more=len(records) > args.limit)
-    looked = await inbox.peek(session_id, after, args.limit)
-    shown = [record_json(record) for record in looked.records]
-    count = fitting(shown)
-    if args.peek:
-        left = looked.remaining + len(shown) - count
-        return {**_page(kind, looked, count, more=left > 0), "remaining": left}
-    if not looked.records:
-        return {"count": 0, "conflicts": [], "remaining": 0}
-    taken = await inbox.drain(session_id, count)
-    return {**_page(kind, taken, count, more=False), "remaining": taken.remaining}
-
-
-def _page(kind: str, notices: Notices, limit: int, more: bool) -> dict[str, Any]:
-    records = notices.records[:limit]
-    shown = [record_json(record) for record in records]
-    count = fitting(shown)
-    last = records[count - 1].notice_no if count else 0
-    more = more or count < len(notices.records)
+    records, inbox = ctx.app.rt.conflicts, ctx.app.rt.inboxes[kind]
+    scope = (args.session_id, args.state)
+    after = from_cursor(f"conflicts-{kind}", args.cursor, int, *scope) or 0
+    while True:
+        page = await records.page(kind, args.state, session_id, after, args.limit)
+        page = page[: fitting([record_json(record) for record in page])]
+        last = page[-1].notice_no if page else after
+        if args.state != "queued" or args.peek or not page:
+            remaining = await records.count(kind, args.state, session_id, last)
+            break
+        # exactly what was measured is taken; where other callers were faster with all of it, look again
+        taken = await inbox.take(page, session_id, after)
+        if taken.records:
+            page, remaining = list(taken.records), taken.remaining
+            break
     return {
-        "count": count,
-        "conflicts": shown[:count],
-        "remaining": notices.remaining,
-        "next_cursor": to_cursor(f"conflicts-{kind}", last) if more and count else None,
+        "count": len(page),
+        "conflicts": [record_json(record) for record in page],
+        "remaining": remaining,
+        "next_cursor": to_cursor(f"conflicts-{kind}", last, *scope) if remaining and page else None,
     }
 
 
 def record_json(record: RecordRow) -> dict[str, Any]:
-    """A record as the tools and resources show it; `detected_at` is in seconds since the epoch."""
+    """A record as the tools and resources show it; `detected_at` is in seconds since the epoch.
+
+    Of one that is about very many objects, what is shown is bounded, and `…_total` says how many there are;
+    validate_knowledge and explain_knowledge page through all of it.
+    """
     shown: dict[str, Any] = {
         "record_id": record.record_id,
         "kind": record.kind,
@@ -126,12 +125,28 @@ def record_json(record: RecordRow) -> dict[str, Any]:
         "version_id": record.version_id,
         "occurrence": record.occurrence,
         "state": record.state,
-        **record.body,
+        **_bounded(record),
     }
     if record.state == "closed":
         shown["closed_how"] = record.closed_how
         shown["closed_at"] = None if record.closed_at_ms is None else format_ms(record.closed_at_ms)
     return shown
+
+
+def _bounded(record: RecordRow) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for key, value in record.body.items():
+        match value:
+            case [dict(), *_]:
+                body[key] = page_of_diagnostics([entry for entry in value if isinstance(entry, dict)])
+            case list():
+                body[key] = cut_ids(value, RECORD_IDS_BYTES)
+            case _:
+                body[key] = value
+                continue
+        if len(body[key]) < len(value):
+            body[f"{key}_total"] = len(value)
+    return body
 
 
 class StatusArgs(Args):
@@ -141,7 +156,7 @@ class StatusArgs(Args):
 class Status(Result):
     replica_id: str
     instance_id: str
-    version: str
+    versions: dict[str, str]
     store: dict[str, Any]
     sweepers: dict[str, Any]
     gossip: dict[str, Any]
@@ -163,7 +178,12 @@ async def runtime_status(ctx: Ctx, args: StatusArgs) -> Status:
     return Status(
         replica_id=rt.replica_id,
         instance_id=rt.instance_id,
-        version=version("cks"),
+        versions={
+            "cks": version("cks"),
+            "mcp": version("mcp"),
+            "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
+        },
         store={
             "kind": rt.store.dialect,
             "location": rt.store.location,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from cks_mcp.answers import Answer, Result, as_json, fitting, plain, summary
+from cks_mcp.answers import Answer, Result, as_json, fitting, plain, summary, trimmed
 from cks_mcp.calls import Toolset
 from cks_mcp.services import Ctx
 from cks_mcp.tools.common import (
@@ -14,25 +14,32 @@ from cks_mcp.tools.common import (
     Cursor,
     Limit,
     SessionId,
+    cut_ids,
     from_cursor,
+    page_of,
     session_or_default,
     to_cursor,
     version_json,
+    wrong_cursor,
 )
 from cks_runtime.flow.graphs import in_worker
-from cks_runtime.model.canon import Json
+from cks_runtime.flow.search import Hit
+from cks_runtime.model.canon import parse_exact
 from cks_runtime.model.explain import premise_chain, relations_of, steps_of, validity_of, verification_of
 from cks_runtime.model.graph import Graph
-from cks_runtime.model.knowledge import dump_knowledge
-from cks_runtime.model.subgraph import subgraph
+from cks_runtime.model.knowledge import dump_bytes
+from cks_runtime.model.subgraph import SEEDS_MAX, subgraph
 from cks_runtime.model.validate import warnings
 from cks_runtime.store.sessions import SessionRow
 
 reads = Toolset("core")
 
-PART_BYTES = 9_000  # each part of an explained object, so that all of them fit one answer
+PART_BYTES = 7_000  # each part of an explained object, so that all of them fit one answer
 SUBGRAPH_BYTES = 40_000
 CONFLICTS_MAX = 100
+TYPES_MAX = 200
+IDS_BYTES = 1_000
+TEXT_BYTES = 24_000
 
 
 class ExplainArgs(Args):
@@ -58,7 +65,9 @@ class Explained(Result):
     relations_total: int | None = None
     next_cursor: str | None = None
     active_steps: list[dict[str, Any]] | None = None
+    active_total: int | None = None
     superseded_steps: list[dict[str, Any]] | None = None
+    superseded_total: int | None = None
     premise_chain: dict[str, Any] | None = None
     verification: list[dict[str, Any]] | None = None
     validity: dict[str, Any] | None = None
@@ -95,9 +104,16 @@ async def _overview(ctx: Ctx, row: SessionRow, graph: Graph) -> dict[str, Any]:
     expired = [found.location for found in stale if "valid_until" in found.extra]
     records = await rt.conflicts.of_session(row.session_id, CONFLICTS_MAX)
     conflicts = [
-        {"record_id": record.record_id, "kind": record.kind, "object_ids": record.body.get("object_ids", [])}
+        {
+            "record_id": record.record_id,
+            "kind": record.kind,
+            "object_ids": cut_ids(record.object_ids, IDS_BYTES),
+            "object_count": len(record.object_ids),
+        }
         for record in records
     ]
+    types = sorted(graph.types().items(), key=lambda entry: (-entry[1], entry[0]))
+    shown_types = types[:TYPES_MAX][: fitting([list(entry) for entry in types[:TYPES_MAX]], PART_BYTES)]
     fork = (
         {"session_id": row.fork_session, "version_id": row.fork_version.hex()} if row.fork_session else None
     )
@@ -106,15 +122,16 @@ async def _overview(ctx: Ctx, row: SessionRow, graph: Graph) -> dict[str, Any]:
         "fork": fork,
         "counts": {
             "objects": len(graph),
-            "by_type": dict(list(graph.types().items())[:200]),
-            "open_conflicts": len(records),
+            "by_type": dict(shown_types),
+            "types": len(types),
+            "open_conflicts": sum((await rt.conflicts.count_open(row.session_id)).values()),
         },
         "freshness": {
             "expired": len(expired),
-            "expired_ids": expired[:20],
+            "expired_ids": cut_ids(expired[:20], IDS_BYTES),
             "verifications_expired": len(stale) - len(expired),
         },
-        "open_conflicts": conflicts[: fitting(conflicts, PART_BYTES)],
+        "open_conflicts": page_of(conflicts, PART_BYTES),
     }
 
 
@@ -124,30 +141,33 @@ async def _object(
     rt = ctx.app.rt
     obj = graph[object_id]
     now_ms, ttl_ms = rt.clock(), int(rt.config.provenance_ttl_seconds * 1000)
-    after = from_cursor("relations", args.cursor, str) or ""
+    after = from_cursor("relations", args.cursor, str, row.session_id, object_id) or ""
     relations = await in_worker(lambda: relations_of(graph, object_id))
     rest = [relation for relation in relations if str(relation["relation_id"]) > after]
-    page = rest[: args.limit][: fitting(rest[: args.limit], PART_BYTES)]
-    active, superseded = steps_of(graph, object_id)
+    page = page_of(rest[: args.limit], PART_BYTES)
+    active, superseded = await in_worker(lambda: steps_of(graph, object_id))
     chain = await in_worker(lambda: premise_chain(graph, object_id))
     steps = list(chain.steps)
-    shown = steps[: fitting(steps, PART_BYTES)]
+    shown = page_of(steps, PART_BYTES)
+    facts = cut_ids(chain.base_facts, PART_BYTES // 2)
     changed = await rt.sessions.last_change(row, object_id)
     return {
         "object": obj.as_json(),
         "relations": page,
         "relations_total": len(relations),
-        "next_cursor": to_cursor("relations", str(page[-1]["relation_id"]))
+        "next_cursor": to_cursor("relations", rest[len(page) - 1]["relation_id"], row.session_id, object_id)
         if len(page) < len(rest)
         else None,
-        "active_steps": active[: fitting(active, PART_BYTES)],
-        "superseded_steps": superseded[: fitting(superseded, PART_BYTES)],
+        "active_steps": page_of(active, PART_BYTES),
+        "active_total": len(active),
+        "superseded_steps": page_of(superseded, PART_BYTES),
+        "superseded_total": len(superseded),
         "premise_chain": {
             "steps": shown,
-            "base_facts": list(chain.base_facts[:100]),
-            "truncated": chain.truncated or len(shown) < len(steps),
+            "base_facts": facts,
+            "truncated": chain.truncated or len(shown) < len(steps) or len(facts) < len(chain.base_facts),
         },
-        "verification": verification_of(graph, obj, now_ms, ttl_ms),
+        "verification": page_of(verification_of(graph, obj, now_ms, ttl_ms), PART_BYTES),
         "validity": validity_of(obj, now_ms),
         "last_change": version_json(changed) if changed is not None else None,
     }
@@ -155,10 +175,11 @@ async def _object(
 
 class SubgraphArgs(Args):
     session_id: SessionId = None
-    seed_ids: Annotated[list[str], Field(min_length=1, max_length=100)]
+    seed_ids: Annotated[list[str], Field(min_length=1, max_length=SEEDS_MAX)]
     depth: Annotated[int, Field(ge=0, le=10)] = 1
     relation_types: Annotated[list[str] | None, Field(max_length=100)] = None
     max_objects: Annotated[int, Field(ge=1, le=500)] = 50
+    cursor: Cursor = None
 
 
 class SubgraphResult(Result):
@@ -168,28 +189,50 @@ class SubgraphResult(Result):
     relations: list[dict[str, Any]]
     truncated: bool
     next_seeds: list[str]
+    next_cursor: str | None = None
 
 
 @reads.tool(read_only=True)
 async def query_subgraph(ctx: Ctx, args: SubgraphArgs) -> SubgraphResult:
     """Objects and relations around some objects, breadth first. Use it when you know where to start.
 
-    When truncated, go on with next_seeds. To find a start use search_knowledge.
+    When truncated, next_cursor gives the rest, or go on from next_seeds. To find a start use search_knowledge.
     """
-    row, graph = await ctx.app.rt.sessions.head(session_or_default(ctx, args.session_id))
+    rt = ctx.app.rt
+    row, graph = await rt.sessions.head(session_or_default(ctx, args.session_id))
+    # a page continues the walk of the first one, so it looks at the version that one saw
+    scope = (row.session_id, [*args.seed_ids], args.depth, args.relation_types and [*args.relation_types])
+    place = from_cursor("subgraph", args.cursor, list, *scope)
+    skip, version = 0, await rt.graphs.version(row.head)
+    if place is not None:
+        skip, version_id = _subgraph_place(place, args.cursor)
+        version = await rt.sessions.version(version_id, "cursor")
+        graph = await rt.sessions.graph_of(version)
     found = await in_worker(
         lambda: subgraph(
-            graph, args.seed_ids, args.depth, args.relation_types, args.max_objects, SUBGRAPH_BYTES
+            graph, args.seed_ids, args.depth, args.relation_types, args.max_objects, SUBGRAPH_BYTES, skip
         )
     )
     return SubgraphResult(
         session_id=row.session_id,
-        version_id=row.head.hex(),
-        objects=[obj.as_json() for obj in found.objects],
-        relations=[obj.as_json() for obj in found.relations],
-        truncated=found.truncated,
-        next_seeds=list(found.next_seeds),
+        version_id=version.id.hex(),
+        # a single object may be longer than an answer; explain_knowledge has it whole
+        objects=[trimmed(obj.as_json(), SUBGRAPH_BYTES) for obj in found.objects],
+        relations=[trimmed(obj.as_json(), SUBGRAPH_BYTES) for obj in found.relations],
+        truncated=found.next_skip is not None,
+        next_seeds=cut_ids(found.next_seeds, PART_BYTES),
+        next_cursor=None
+        if found.next_skip is None
+        else to_cursor("subgraph", [found.next_skip, version.id.hex()], *scope),
     )
+
+
+def _subgraph_place(place: list[Any], cursor: str | None) -> tuple[int, str]:
+    match place:
+        case [int(skip), str(version_id)] if 0 <= skip < 1 << 62:
+            return skip, version_id
+        case _:
+            raise wrong_cursor(cursor or "")
 
 
 class SearchArgs(Args):
@@ -213,32 +256,43 @@ async def search_knowledge(ctx: Ctx, args: SearchArgs) -> SearchResult:
     Hits have all words of the query (matched: all); where no object has, any of them (matched: any).
     """
     session_id = session_or_default(ctx, args.session_id)
-    place = from_cursor("search", args.cursor, list)
-    skip, every = _place(place)
-    found = await ctx.app.rt.search.find(session_id, args.query, args.limit, skip, every)
+    scope = (session_id, args.query)
+    skip, every = _search_place(from_cursor("search", args.cursor, list, *scope), args.cursor)
+    search = ctx.app.rt.search
+    found = await search.find(session_id, args.query, args.limit, skip, every)
+    shown = [_hit(hit) for hit in found.hits]
+    if (count := fitting(shown)) < len(shown):
+        # fewer fit than were asked for: look again, so that the next page begins where this one really ends
+        found = await search.find(session_id, args.query, count, skip, found.every)
+        shown = [_hit(hit) for hit in found.hits]
     return SearchResult(
         session_id=session_id,
-        hits=[
-            {
-                "object_id": hit.obj.id,
-                "type": hit.obj.type,
-                "name": hit.obj.name,
-                "score": hit.score,
-                "snippet": hit.snippet,
-            }
-            for hit in found.hits
-        ],
+        hits=shown,
         matched="all" if found.every else "any",
-        next_cursor=None if found.next_skip is None else to_cursor("search", [found.next_skip, found.every]),
+        next_cursor=None
+        if found.next_skip is None
+        else to_cursor("search", [found.next_skip, found.every], *scope),
     )
 
 
-def _place(place: list[Json] | None) -> tuple[int, bool]:
+def _hit(hit: Hit) -> dict[str, Any]:
+    return {
+        "object_id": hit.obj.id,
+        "type": hit.obj.type,
+        "name": hit.obj.name,
+        "score": hit.score,
+        "snippet": hit.snippet,
+    }
+
+
+def _search_place(place: list[Any] | None, cursor: str | None) -> tuple[int, bool]:
     match place:
-        case [int(skip), bool(every)] if 0 <= skip < 10**9:
+        case None:
+            return 0, True
+        case [int(skip), bool(every)] if 0 <= skip < 1 << 62:
             return skip, every
         case _:
-            return 0, True
+            raise wrong_cursor(cursor or "")
 
 
 class ExportArgs(Args):
@@ -246,12 +300,10 @@ class ExportArgs(Args):
 
 
 class Exported(Result):
-    """The knowledge format; where it comes from stands under keys that the format ignores."""
+    """The knowledge format: canonical, so equal knowledge gives equal bytes."""
 
-    model_config = ConfigDict(extra="allow")
-
-    version: str
     objects: list[dict[str, Any]]
+    version: str
 
 
 @reads.tool(read_only=True)
@@ -261,10 +313,9 @@ async def export_session(ctx: Ctx, args: ExportArgs) -> Answer[Exported]:
     Use it for copies and other programs; it is not limited in size, so to look around use query_subgraph.
     """
     row, graph = await ctx.app.rt.sessions.head(session_or_default(ctx, args.session_id))
-    dumped = await in_worker(lambda: dump_knowledge(graph.objects()))
-    objects = dumped["objects"]
-    assert isinstance(objects, list)
-    origin = {"_cks_session_id": row.session_id, "_cks_version_id": row.head.hex()}
-    found = Exported.model_construct(None, version="1.0", objects=objects, **origin)
-    text = f"{len(objects)} objects of session {row.session_id!r} at version {row.head.hex()} in structuredContent."
-    return Answer(found, text=text, unlimited=True)
+    # through the canonical bytes, so that an object just written and one read back stand in one order of keys
+    data = await in_worker(lambda: dump_bytes(graph.objects()))
+    dumped: Any = await in_worker(lambda: parse_exact(data))
+    found = Exported.model_construct(None, objects=dumped["objects"], version=dumped["version"])
+    text = f"{len(graph)} objects of session {row.session_id!r} at version {row.head.hex()} in structuredContent."
+    return Answer(found, text=text if len(data) > TEXT_BYTES else None, unlimited=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,17 +11,24 @@ from cks_mcp.answers import Result
 from cks_mcp.calls import Toolset
 from cks_mcp.services import Ctx
 from cks_mcp.tools.common import (
+    DIAGNOSTICS_MAX,
     Args,
     Changed,
+    Cursor,
+    Limit,
     SessionId,
     Text,
     VersionId,
     changed,
     changed_of,
-    first,
+    cut_ids,
+    from_cursor,
+    page_of_diagnostics,
     session_or_default,
+    to_cursor,
 )
 from cks_runtime.flow.graphs import in_worker
+from cks_runtime.model.canon import Json
 from cks_runtime.model.diagnostics import Diagnostic
 from cks_runtime.model.diff import graph_diff
 from cks_runtime.model.errors import InvalidKnowledge, InvalidParameter
@@ -29,6 +37,8 @@ from cks_runtime.model.knowledge import parse_knowledge
 from cks_runtime.model.validate import check_all, check_change, warnings
 
 core = Toolset("core")
+
+CASCADE_BYTES = 6_000
 
 Extension = Literal["inference", "temporal", "provenance", "contradiction"]
 Extensions = Annotated[
@@ -61,7 +71,7 @@ class EvolveArgs(Args):
     knowledge: Knowledge = None
     session_id: SessionId = None
     create: Annotated[bool, Field(description="Make the session if it does not exist.")] = False
-    title: Annotated[str | None, Field(max_length=512)] = None
+    title: Annotated[str | None, Field(max_length=512, description="Of a new session.")] = None
     extensions: Extensions = None
     expected_head: Annotated[
         str | None, Field(description="Refuse with head_moved unless this is the head.")
@@ -77,6 +87,7 @@ class Evolved(Result):
     cascade_removed_relations: list[str]
     cascade_removed_records: list[str]
     diagnostics: list[dict[str, Any]]
+    diagnostics_total: int
     no_op: bool
 
 
@@ -115,9 +126,10 @@ async def evolve_knowledge(ctx: Ctx, args: EvolveArgs) -> Evolved:
         session_id=moved.session_id,
         version_id=moved.version.id.hex(),
         changed=changed_of(diff),
-        cascade_removed_relations=list(moved.cascade_relations[:200]),
-        cascade_removed_records=list(moved.cascade_records[:200]),
-        diagnostics=first([diagnostic.as_json() for diagnostic in found]),
+        cascade_removed_relations=cut_ids(moved.cascade_relations[:200], CASCADE_BYTES),
+        cascade_removed_records=cut_ids(moved.cascade_records[:200], CASCADE_BYTES),
+        diagnostics=page_of_diagnostics([diagnostic.as_json() for diagnostic in found]),
+        diagnostics_total=len(found),
         no_op=moved.no_op,
     )
 
@@ -126,6 +138,8 @@ class ValidateArgs(Args):
     session_id: SessionId = None
     knowledge: Knowledge = None
     extensions: Extensions = None
+    limit: Limit = DIAGNOSTICS_MAX
+    cursor: Cursor = None
 
 
 class Validated(Result):
@@ -133,6 +147,7 @@ class Validated(Result):
     diagnostics: list[dict[str, Any]]
     diagnostics_total: int
     version_id: str | None = None
+    next_cursor: str | None = None
 
 
 @core.tool(read_only=True)
@@ -145,6 +160,22 @@ async def validate_knowledge(ctx: Ctx, args: ValidateArgs) -> Validated:
         raise InvalidParameter(
             "Give session_id or knowledge, not both.", "Leave one of them out.", argument="knowledge"
         )
+    scope = (args.session_id, [*(args.extensions or ())])
+    skip = from_cursor("diagnostics", args.cursor, int, *scope) or 0
+    version_id, found = await _judged(ctx, args)
+    page = page_of_diagnostics(found[skip:], args.limit)
+    end = skip + len(page)
+    return Validated(
+        valid=not any(diagnostic["severity"] == "ERROR" for diagnostic in found),
+        diagnostics=page,
+        diagnostics_total=len(found),
+        version_id=version_id,
+        next_cursor=to_cursor("diagnostics", end, *scope) if end < len(found) else None,
+    )
+
+
+async def _judged(ctx: Ctx, args: ValidateArgs) -> tuple[str | None, list[Mapping[str, Json]]]:
+    """The version that was checked (None: the caller's own graph), and everything found, ERRORs first."""
     version_id, keys = None, ctx.app.rt.keys
     if args.knowledge is not None:
         given, limits = args.knowledge, ctx.app.rt.config.limits
@@ -153,7 +184,7 @@ async def validate_knowledge(ctx: Ctx, args: ValidateArgs) -> Validated:
         except InvalidKnowledge as error:
             problems = error.details["diagnostics"]
             assert isinstance(problems, list)
-            return Validated(valid=False, diagnostics=first(problems), diagnostics_total=len(problems))
+            return None, problems
         graph = await in_worker(lambda: EMPTY_GRAPH.with_changes({obj.id: obj for obj in objects}))
         # as if all of it were new, which a record must stand as well
         found = await in_worker(lambda: check_change([], graph, graph.ids(), keys))
@@ -162,12 +193,7 @@ async def validate_knowledge(ctx: Ctx, args: ValidateArgs) -> Validated:
         version_id = row.head.hex()
         found = await in_worker(lambda: check_all(graph, keys))
     found += await _warnings(ctx, graph, args.extensions, None)
-    return Validated(
-        valid=not any(diagnostic.severity == "ERROR" for diagnostic in found),
-        diagnostics=first([diagnostic.as_json() for diagnostic in found]),
-        diagnostics_total=len(found),
-        version_id=version_id,
-    )
+    return version_id, [diagnostic.as_json() for diagnostic in found]
 
 
 async def _warnings(

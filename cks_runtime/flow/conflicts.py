@@ -118,10 +118,15 @@ class Conflicts:
         async with self._store.reader() as reader:
             return await rows.session_records(reader, session_id, limit)
 
-    async def count_open(self) -> dict[str, int]:
-        """Open records by kind."""
+    async def count(self, kind: str, state: str, session_id: str | None = None, after: int = 0) -> int:
+        """How many records `page` has after notice number `after`."""
         async with self._store.reader() as reader:
-            return await rows.count_open(reader)
+            return await rows.count_records(reader, kind, state, session_id, after)
+
+    async def count_open(self, session_id: str | None = None) -> dict[str, int]:
+        """Open records by kind, of one session or of all."""
+        async with self._store.reader() as reader:
+            return await rows.count_open(reader, session_id)
 
     async def reconcile(
         self,

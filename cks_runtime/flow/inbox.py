@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -86,11 +87,17 @@ class ConflictInbox:
         """Take the oldest notices off the queue. The records stay open, and their tasks claimable."""
         async with self._store.reader() as reader:
             waiting = await rows.page_records(reader, self.kind, "queued", session_id, 0, limit)
+        return await self.take(waiting, session_id)
+
+    async def take(
+        self, waiting: Sequence[RecordRow], session_id: str | None = None, after: int = 0
+    ) -> Notices:
+        """Take exactly these notices off the queue, as far as nobody else has; `remaining` counts from `after` on."""
         if not waiting:
             return Notices((), 0)
         async with self._store.unit() as unit:
             taken = await rows.drain_records(unit, [record.record_id for record in waiting], self._clock())
-            remaining, _ = await rows.count_queued(unit, self.kind, session_id)
+            remaining, _ = await rows.count_queued(unit, self.kind, session_id, after)
         for record in taken:
             self._ids.pop(record.record_id, None)
         return Notices(tuple(taken), remaining)

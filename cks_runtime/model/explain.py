@@ -12,7 +12,6 @@ from cks_runtime.model.knowledge import KObject
 from cks_runtime.model.supersession import RECORD_TYPE, is_superseded
 from cks_runtime.model.validity import provenance, temporal
 
-STEPS_MAX = 50
 CHAIN_MAX = 100
 TEXT_MAX = 1000
 
@@ -54,7 +53,7 @@ def steps_of(graph: Graph, object_id: str) -> tuple[list[dict[str, Json]], list[
     steps = [step for step in steps if is_step(step)]
     active = [_step(graph, step) for step in steps if is_active(step)]
     superseded = [_step(graph, step) for step in steps if not is_active(step)]
-    return active[:STEPS_MAX], superseded[:STEPS_MAX]
+    return active, superseded
 
 
 def premise_chain(graph: Graph, object_id: str) -> Chain:
@@ -121,7 +120,7 @@ def verification_of(graph: Graph, obj: KObject, now_ms: int, ttl_ms: int) -> lis
                 "subject_changed": record.structure.get("subject_hash") != obj.hash.hex(),
             }
         )
-    return found[:STEPS_MAX]
+    return found
 
 
 def validity_of(obj: KObject, now_ms: int) -> dict[str, Json] | None:

@@ -32,6 +32,12 @@ class RecordRow:
     closed_at_ms: int | None
     closed_how: str | None
 
+    @property
+    def object_ids(self) -> list[Json]:
+        """The objects it is about."""
+        ids = self.body.get("object_ids")
+        return ids if isinstance(ids, list) else []
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
@@ -77,6 +83,14 @@ async def page_records(
     reader: Reader, kind: str, state: str, session_id: str | None, after: int, limit: int
 ) -> list[RecordRow]:
     """Records by notice number after `after`. `state`: `queued` (open, not drained), `open` or `closed`."""
+    where, params = _selection(kind, state, session_id, after)
+    rows = await reader.fetch(
+        f"SELECT {_RECORD} FROM conflicts WHERE {where} ORDER BY notice_no LIMIT ?", *params, limit
+    )
+    return [_record(row) for row in rows]
+
+
+def _selection(kind: str, state: str, session_id: str | None, after: int) -> tuple[str, list[object]]:
     where = ["kind = ?", "notice_no > ?", "state = 'closed'" if state == "closed" else "state = 'open'"]
     params: list[object] = [kind, after]
     if state == "queued":
@@ -84,12 +98,7 @@ async def page_records(
     if session_id is not None:
         where.append("session_id = ?")
         params.append(session_id)
-    rows = await reader.fetch(
-        f"SELECT {_RECORD} FROM conflicts WHERE {' AND '.join(where)} ORDER BY notice_no LIMIT ?",
-        *params,
-        limit,
-    )
-    return [_record(row) for row in rows]
+    return " AND ".join(where), params
 
 
 async def session_records(reader: Reader, session_id: str, limit: int) -> list[RecordRow]:
@@ -106,22 +115,25 @@ async def count_queued(
     reader: Reader, kind: str, session_id: str | None = None, after: int = 0
 ) -> tuple[int, int | None]:
     """How many notices wait after notice number `after`, and when the oldest of them was detected."""
-    where = " AND notice_no > ?"
-    params: list[object] = [kind, after]
-    if session_id is not None:
-        where += " AND session_id = ?"
-        params.append(session_id)
-    rows = await reader.fetch(
-        "SELECT count(*), min(detected_at_ms) FROM conflicts"
-        f" WHERE kind = ? AND drained_at_ms IS NULL AND state = 'open'{where}",
-        *params,
-    )
+    where, params = _selection(kind, "queued", session_id, after)
+    rows = await reader.fetch(f"SELECT count(*), min(detected_at_ms) FROM conflicts WHERE {where}", *params)
     return int(rows[0][0]), rows[0][1]
 
 
-async def count_open(reader: Reader) -> dict[str, int]:
-    """Open records by kind."""
-    rows = await reader.fetch("SELECT kind, count(*) FROM conflicts WHERE state = 'open' GROUP BY kind")
+async def count_records(
+    reader: Reader, kind: str, state: str, session_id: str | None = None, after: int = 0
+) -> int:
+    """How many records `page_records` has after notice number `after`."""
+    where, params = _selection(kind, state, session_id, after)
+    return int((await reader.fetch(f"SELECT count(*) FROM conflicts WHERE {where}", *params))[0][0])
+
+
+async def count_open(reader: Reader, session_id: str | None = None) -> dict[str, int]:
+    """Open records by kind, of one session or of all."""
+    only, params = ("", []) if session_id is None else (" AND session_id = ?", [session_id])
+    rows = await reader.fetch(
+        f"SELECT kind, count(*) FROM conflicts WHERE state = 'open'{only} GROUP BY kind", *params
+    )
     return {kind: int(count) for kind, count in rows}
 
 
