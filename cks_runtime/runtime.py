@@ -17,10 +17,12 @@ from cks_runtime.flow.bus import EventBus
 from cks_runtime.flow.commits import Commits
 from cks_runtime.flow.conflicts import KINDS, ConflictKind, Conflicts
 from cks_runtime.flow.documents import Documents
+from cks_runtime.flow.gossip import GossipConfig, GossipLoop, Network
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.flow.inbox import ConflictInbox
 from cks_runtime.flow.journal import TRIM_DELAY_S, TRIM_INTERVAL_S, Journal
 from cks_runtime.flow.outbox import Outbox
+from cks_runtime.flow.remote import Remote
 from cks_runtime.flow.search import Search
 from cks_runtime.flow.sessions import Sessions
 from cks_runtime.model.errors import CksError
@@ -138,6 +140,31 @@ class Runtime:
         """Run plain async callables in the runtime's task group; an error in one ends the runtime and is raised."""
         for service in services:
             self._tasks.start_soon(service)
+
+    def gossip(self, network: Network, config: GossipConfig) -> GossipLoop:
+        """Replication with other replicas: `loop = rt.gossip(network, config)`, then `rt.run([loop.run])`."""
+        remote = Remote(
+            self.store,
+            self.graphs,
+            self.journal,
+            self.conflicts,
+            self.keys,
+            self.clock,
+            self.replica_id,
+            self.instance_id,
+        )
+        return GossipLoop(
+            self.store,
+            self.bus,
+            self.conflicts,
+            remote,
+            self.keys,
+            self.clock,
+            self.replica_id,
+            self.instance_id,
+            network,
+            config,
+        )
 
     async def _trim(self) -> None:
         await anyio.sleep(TRIM_DELAY_S)

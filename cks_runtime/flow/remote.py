@@ -16,13 +16,14 @@ from cks_runtime.flow.remote_plan import Plan, Read
 from cks_runtime.model import gossip_asks as asks
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.claims import record_id
+from cks_runtime.model.errors import VersionNotFound
 from cks_runtime.model.events import Event
 from cks_runtime.model.gossip_exchange import Find, Hear, LookAtMap, Send
 from cks_runtime.model.gossip_heads import SessionHeads
 from cks_runtime.model.gossip_merge import Clashes, Decided, Made, decide, known_lines
 from cks_runtime.model.gossip_messages import Message
 from cks_runtime.model.graph import changes
-from cks_runtime.model.history import FIRST_VERSION
+from cks_runtime.model.history import FIRST_VERSION, Ancestry
 from cks_runtime.model.knowledge import object_from_blob
 from cks_runtime.model.records import Keyring
 from cks_runtime.model.validity import due
@@ -117,7 +118,7 @@ class Remote:
     async def _local(self, ask: object) -> object:
         match ask:
             case asks.Ancestries(ids):
-                return await self._graphs.ancestries(ids)
+                return await self._ancestries(ids)
             case asks.Versions(ids):
                 async with self._store.reader() as reader:
                     return await blob_rows.get_versions(reader, ids)
@@ -136,6 +137,14 @@ class Remote:
                 return self.map.view()
             case _:
                 return await self._lookup(ask)
+
+    async def _ancestries(self, ids: Sequence[Hash]) -> Mapping[Hash, Ancestry]:
+        """Those that are stored: a peer names versions that are not."""
+        try:
+            return await self._graphs.ancestries(ids)
+        except VersionNotFound:
+            async with self._store.reader() as reader:
+                return await blob_rows.get_ancestry(reader, ids)
 
     async def _lookup(self, ask: object) -> object:
         async with self._store.reader() as reader:

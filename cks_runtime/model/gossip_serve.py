@@ -79,6 +79,8 @@ def _differing(root: Hash, before: Hash, sent: dict[Hash, bytes], room: int) -> 
         below: list[tuple[Hash, Hash | None]] = []
         objects: set[Hash] = set()
         for hash, twin in level:
+            if hash not in blobs or (twin is not None and twin not in blobs):
+                continue  # damaged here; the peer will ask, and learn it
             node = parse_node(hash, blobs[hash])
             other = parse_node(twin, blobs[twin]) if twin is not None else None
             room -= 0 if hash in sent else len(blobs[hash])
