@@ -14,11 +14,12 @@ _REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Operation number `index` of a list: its name and the arguments that stand beside it."""
+    """Operation number `index` of a list: its name, the arguments that stand beside it, and what it `takes`."""
 
     index: int
     op: str
     given: Mapping[str, object]
+    takes: str
 
     @classmethod
     def of(
@@ -42,7 +43,7 @@ class Arguments:
         for name in required:
             if name not in operation:
                 raise _refusal(f"{where}.{name}", index, f"is missing; {op} requires it", takes)
-        return cls(index, op, operation)
+        return cls(index, op, operation, takes)
 
     @property
     def where(self) -> str:
@@ -50,8 +51,8 @@ class Arguments:
         return f"operations[{self.index}]"
 
     def wrong(self, argument: str, problem: str, hint: str = "") -> InvalidParameter:
-        """The refusal of one argument."""
-        return _refusal(f"{self.where}.{argument}", self.index, problem, hint)
+        """The refusal of one argument; without a hint of its own it says what the operation takes."""
+        return _refusal(f"{self.where}.{argument}", self.index, problem, hint or self.takes)
 
     def value(self, name: str, default: object = _REQUIRED) -> object:
         """The argument as it was given."""
