@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -20,17 +20,29 @@ from cks_mcp.tools.arbitrate import arbitration
 from cks_mcp.tools.compare import comparisons
 from cks_mcp.tools.conflicts import conflicts
 from cks_mcp.tools.documents import documents
+from cks_mcp.tools.gossip import gossip
 from cks_mcp.tools.history import history
 from cks_mcp.tools.lines import lines
 from cks_mcp.tools.read import reads
 from cks_mcp.tools.write import core
 from cks_mcp.views import build_resources, follow
 from cks_runtime.config import RuntimeConfig
+from cks_runtime.flow.gossip import GossipConfig
 from cks_runtime.runtime import Runtime
 from cks_runtime.settings import Settings
 from sweepers import SweeperTeam
 
-TOOLSETS: tuple[Toolset, ...] = (core, reads, history, comparisons, lines, conflicts, arbitration, documents)
+TOOLSETS: tuple[Toolset, ...] = (
+    core,
+    reads,
+    history,
+    comparisons,
+    lines,
+    conflicts,
+    gossip,
+    arbitration,
+    documents,
+)
 
 INSTRUCTIONS = (
     "Shared, versioned knowledge: typed objects, relations and reasoning steps in sessions. Read with "
@@ -53,8 +65,14 @@ def make_server(settings: Settings, config: RuntimeConfig) -> Server[Services]:
             events = rt.bus.subscribe(capacity=10_000, name="resources")
             rt.run([lambda: follow(events, updates)])
             team.start()
-            announce(settings, team)
-            yield Services(rt, sweepers=lambda: sweeper_states(team), llm=Llm(LlmConfig.of(settings)))
+            async with replication(settings, rt) as gossip_state:
+                announce(team)
+                yield Services(
+                    rt,
+                    sweepers=lambda: sweeper_states(team),
+                    gossip=gossip_state,
+                    llm=Llm(LlmConfig.of(settings)),
+                )
 
     return build_server(
         name="cks-mcp",
@@ -70,14 +88,36 @@ def make_server(settings: Settings, config: RuntimeConfig) -> Server[Services]:
     )
 
 
+@asynccontextmanager
+async def replication(settings: Settings, rt: Runtime) -> AsyncIterator[Callable[[], Mapping[str, Any]]]:
+    """Gossip as the settings say; gives what tells its state."""
+    if not settings.gossip_enabled:
+        log.info("[CKS-MCP] Gossip disabled")
+        yield lambda: {"enabled": False}
+        return
+    from cks_runtime.net.network import HttpNetwork
+
+    assert settings.gossip_secret is not None, "the settings refuse gossip without a secret"
+    secret = settings.gossip_secret.get_secret_value().encode()
+    host, port, peers = settings.gossip_host, settings.gossip_port, settings.gossip_peers
+    async with HttpNetwork(secret, rt.replica_id, host, port) as network:
+        loop = rt.gossip(network, GossipConfig(peers, settings.gossip_interval_s))
+        rt.run([loop.run])
+        shown = f"[{host}]" if ":" in host else host
+        log.info("[CKS-MCP] Gossip enabled: http://%s:%d, %d peers", shown, port, len(peers))
+        try:
+            yield loop.status
+        finally:
+            loop.stop()
+
+
 def sweeper_states(team: SweeperTeam) -> Mapping[str, Mapping[str, Any]]:
     """Every sweeper's state by name, as tools show it."""
     return {name: asdict(status) for name, status in team.status().items()}
 
 
-def announce(settings: Settings, team: SweeperTeam) -> None:
-    """The log lines an operator looks for at start."""
-    log.info("[CKS-MCP] Gossip disabled")
+def announce(team: SweeperTeam) -> None:
+    """The log lines about sweepers that an operator looks for at start."""
     for name, status in team.status().items():
         if status.enabled:
             log.info(

@@ -23,7 +23,7 @@ class Services:
 
     rt: Runtime
     sweepers: Status = field(default=_no_sweepers)
-    gossip: Mapping[str, Any] = field(default_factory=lambda: {"enabled": False})
+    gossip: Callable[[], Mapping[str, Any]] = field(default=lambda: {"enabled": False})
     llm: Llm = field(default_factory=lambda: Llm(LlmConfig()))
 
     def author(self, ctx: ToolContext[Services], given: str | None) -> str:

@@ -15,12 +15,12 @@ from cks_mcp.answers import fitting, trimmed
 from cks_mcp.arguments import Args
 from cks_mcp.plain import dump_json
 from cks_mcp.services import Ctx
+from cks_runtime.flow.remote_lines import check_line_id
 from cks_runtime.model.canon import Json
 from cks_runtime.model.diff import GraphDiff, changed_json, graph_diff
 from cks_runtime.model.errors import InvalidParameter
 from cks_runtime.model.graph import Graph
 from cks_runtime.model.history import Version
-from cks_runtime.model.knowledge import check_session_id
 from cks_runtime.model.times import format_ms
 
 __all__ = ["Args"]
@@ -44,8 +44,11 @@ T = TypeVar("T", bound=Mapping[str, Any])
 
 
 def session_or_default(ctx: Ctx, session_id: str | None) -> str:
-    """The named session, else the default one. Raises InvalidParameter for a name no session can have."""
-    return ctx.app.rt.config.default_session if session_id is None else check_session_id(session_id)
+    """The named session (or other side of a conflict), else the default one.
+
+    Raises InvalidParameter for a name that neither can have.
+    """
+    return ctx.app.rt.config.default_session if session_id is None else check_line_id(session_id)
 
 
 def changed(before: Graph, after: Graph) -> dict[str, Any]:

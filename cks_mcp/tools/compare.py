@@ -25,12 +25,12 @@ from cks_mcp.tools.common import (
     wrong_cursor,
 )
 from cks_runtime.flow.graphs import in_worker
+from cks_runtime.flow.remote_lines import check_line_id
 from cks_runtime.model.canon import Json
 from cks_runtime.model.diff import graph_diff, object_diff
 from cks_runtime.model.errors import InvalidParameter
 from cks_runtime.model.explain_diff import explain
 from cks_runtime.model.history import Version
-from cks_runtime.model.knowledge import check_session_id
 from cks_runtime.store.sessions import SessionRow
 
 comparisons = Toolset("core")
@@ -149,7 +149,7 @@ async def explain_diff(ctx: Ctx, args: ExplainDiffArgs) -> DiffAccount:
     own = await rt.graphs.version(row.head)
     bases: tuple[bytes, ...] = ()
     if args.other_session_id is not None:
-        other = await rt.sessions.get(check_session_id(args.other_session_id, "other_session_id"))
+        other = await rt.sessions.get(check_line_id(args.other_session_id, "other_session_id"))
         before, after = own, await rt.graphs.version(other.head)
         bases = await rt.graphs.merge_bases(row.head, other.head)
     else:

@@ -64,7 +64,7 @@ async def list_gossip_conflicts(ctx: Ctx, args: ListConflictsArgs) -> GossipConf
     """
     page = await _take(ctx, "gossip", args)
     return GossipConflicts(
-        dropped=ctx.app.rt.inboxes["gossip"].dropped, enabled=bool(ctx.app.gossip.get("enabled")), **page
+        dropped=ctx.app.rt.inboxes["gossip"].dropped, enabled=bool(ctx.app.gossip().get("enabled")), **page
     )
 
 
@@ -191,7 +191,7 @@ async def runtime_status(ctx: Ctx, args: StatusArgs) -> Status:
             "bytes": await rt.store.sizes(),
         },
         sweepers={name: _timed(state) for name, state in ctx.app.sweepers().items()},
-        gossip=dict(ctx.app.gossip),
+        gossip=dict(ctx.app.gossip()),
         queues=await _queues(ctx),
         journal={"oldest": oldest, "newest": newest, "published": rt.journal.published},
         caches=rt.graphs.stats(),

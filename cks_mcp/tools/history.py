@@ -19,6 +19,7 @@ from cks_mcp.tools.common import (
     version_json,
     wrong_cursor,
 )
+from cks_runtime.flow.remote_lines import line_of
 from cks_runtime.flow.sessions import HistoryPage
 from cks_runtime.model.canon import Hash, Json
 from cks_runtime.model.times import format_ms
@@ -42,13 +43,17 @@ class SessionList(Result):
 
 @history.tool(read_only=True)
 async def list_sessions(ctx: Ctx, args: ListSessionsArgs) -> SessionList:
-    """The sessions (lines of work) with their heads, by id; open and closed ones unless state says otherwise."""
+    """The sessions (lines of work) with their heads, by id; open and closed ones unless state says otherwise.
+
+    state=remote lists the other sides of open gossip conflicts, `<session>@<replica>`: read only.
+    """
     rt = ctx.app.rt
     after = from_cursor("sessions", args.cursor, str, args.state) or ""
     if args.state == "remote":
-        return SessionList(sessions=[])
-    closed = None if args.state is None else args.state == "closed"
-    rows = await rt.sessions.page(closed, after, args.limit + 1)
+        rows = await rt.sessions.remote_page(after, args.limit + 1)
+    else:
+        closed = None if args.state is None else args.state == "closed"
+        rows = await rt.sessions.page(closed, after, args.limit + 1)
     page = rows[: args.limit]
     sizes = await rt.sessions.sizes([row.root for row in page])
     shown = [_session(row, sizes[row.root]) for row in page]
@@ -67,7 +72,7 @@ def _session(row: SessionRow, objects: int) -> dict[str, Any]:
     return {
         "session_id": row.session_id,
         "title": row.title,
-        "state": "closed" if row.closed else "open",
+        "state": "remote" if line_of(row.session_id) else "closed" if row.closed else "open",
         "head": row.head.hex(),
         "objects": objects,
         "fork": fork,

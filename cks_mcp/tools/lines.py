@@ -20,6 +20,7 @@ from cks_mcp.tools.common import (
     session_or_default,
 )
 from cks_runtime.flow.branches import MergeDone, MergeRefused
+from cks_runtime.flow.remote_lines import check_line_id
 from cks_runtime.model.errors import InvalidParameter
 from cks_runtime.model.history import FIRST_VERSION
 from cks_runtime.model.knowledge import check_session_id, object_from_json
@@ -56,7 +57,7 @@ async def create_branch(ctx: Ctx, args: CreateBranchArgs) -> BranchMade:
         session_id=row.session_id,
         title=row.title,
         version_id=row.head.hex(),
-        fork={"session_id": session_id, "version_id": row.fork_version.hex()},
+        fork={"session_id": row.fork_session, "version_id": row.fork_version.hex()},
     )
 
 
@@ -102,8 +103,8 @@ async def merge_branch(ctx: Ctx, args: MergeArgs) -> MergeResult:
     Clashes come back as conflicts and leave the target untouched; call again with resolutions. dry_run only looks.
     """
     rt = ctx.app.rt
-    for argument in ("target_session_id", "source_session_id"):
-        check_session_id(getattr(args, argument), argument)
+    check_session_id(args.target_session_id, "target_session_id")
+    check_line_id(args.source_session_id, "source_session_id")
     resolutions = {id: _resolution(ctx, id, value) for id, value in (args.resolutions or {}).items()}
     outcome = await rt.branches.merge(
         args.target_session_id,

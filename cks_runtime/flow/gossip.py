@@ -104,6 +104,7 @@ class GossipLoop:
         self._remote, self._keys, self._clock = remote, keys, clock
         self._me, self._instance, self._network, self._config = me, instance_id, network, config
         self._chance = random.Random(secrets.randbits(64))  # noqa: S311 - whom to dial is no secret
+        self._scope = anyio.CancelScope()
         self._round = 0
         self._heard: dict[str, int] = {}
         self._still: dict[str, rules.Still] = {}
@@ -160,17 +161,22 @@ class GossipLoop:
     # ---- the service
 
     async def run(self) -> None:
-        """Service: stand by until the lease is ours, then gossip until it is not."""
-        while True:
-            try:
-                if await self._take_lease():
-                    await self._gossip()
-                else:
-                    await self._stand_by()
-            except CksError as error:
-                self._status.trouble(error.message)
-                _log.warning("gossip stopped and starts again: %s", error.message)
-            await anyio.sleep(STANDBY_S)
+        """Service: stand by until the lease is ours, then gossip until it is not; `stop` ends it."""
+        with self._scope:
+            while True:
+                try:
+                    if await self._take_lease():
+                        await self._gossip()
+                    else:
+                        await self._stand_by()
+                except CksError as error:
+                    self._status.trouble(error.message)
+                    _log.warning("gossip stopped and starts again: %s", error.message)
+                await anyio.sleep(STANDBY_S)
+
+    def stop(self) -> None:
+        """End the service; another process of this database takes over."""
+        self._scope.cancel()
 
     async def _take_lease(self) -> bool:
         clock = await self._store.lease_clock()

@@ -9,8 +9,10 @@ from cks_runtime.flow.conflicts import Conflicts
 from cks_runtime.flow.graphs import Graphs
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.events import Event
+from cks_runtime.model.gossip_heads import REPLICA_ID
 from cks_runtime.model.gossip_merge import line_id
 from cks_runtime.model.history import Version
+from cks_runtime.model.knowledge import SESSION_ID, check_session_id
 from cks_runtime.store import gossip as rows
 from cks_runtime.store.conflicts import ClaimRow
 from cks_runtime.store.gossip import RemoteHead
@@ -55,6 +57,14 @@ def line_of(session_id: str) -> tuple[str, str] | None:
     """The session and replica that a line's name is made of; None for the name of a session."""
     session, mark, replica = session_id.partition("@")
     return (session, replica) if mark else None
+
+
+def check_line_id(text: str, argument: str = "session_id") -> str:
+    """`text` if it can name a session or the other side of a conflict. Raises InvalidParameter, naming the argument."""
+    session, mark, replica = text.partition("@")
+    if mark and REPLICA_ID.fullmatch(replica) and SESSION_ID.fullmatch(session):
+        return text
+    return check_session_id(text, argument)
 
 
 def named(remote: Sequence[RemoteHead], replica: str) -> RemoteHead | None:
