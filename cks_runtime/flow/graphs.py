@@ -10,9 +10,11 @@ from typing import TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from cks_runtime.model.canon import Hash
+from cks_runtime.model.canon import Hash, digest
+from cks_runtime.model.errors import VersionNotFound
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph, load_graph
 from cks_runtime.model.history import Ancestry, Version, is_ancestor, merge_bases
+from cks_runtime.model.nodes import RESTORE
 from cks_runtime.store.blobs import get_ancestry, get_blobs, get_version
 from cks_runtime.store.ports import Reader, Store
 
@@ -131,21 +133,27 @@ class Graphs:
         cached = self._graphs.get(root)
         if isinstance(cached, Graph):
             return cached
+        if reader is not None:
+            # no waiting for the lock here: its holder may need the connection that is in our hands
+            return await self._load(root, like, reader)
         lock = self._loading.setdefault(root, anyio.Lock())
         try:
-            async with lock, self._reading(reader) as source:
+            async with lock:
                 cached = self._graphs.get(root)
-                if isinstance(cached, Graph):
-                    return cached
-                if like is None:
-                    newest = self._graphs.newest()
-                    like = newest if isinstance(newest, Graph) else None
-                graph = await drive(load_graph(root, like), lambda wanted: self._fetch_blobs(source, wanted))
-                if not graph.damaged:
-                    self._graphs.put(root, graph)  # a damaged one is read again, so that a repair is seen
-                return graph
+                return cached if isinstance(cached, Graph) else await self._load(root, like, None)
         finally:
             self._loading.pop(root, None)
+
+    async def _load(self, root: Hash, like: Graph | None, reader: Reader | None) -> Graph:
+        if like is None:
+            newest = self._graphs.newest()
+            like = newest if isinstance(newest, Graph) else None
+        graph = await drive(load_graph(root, like), lambda wanted: self.blobs(wanted, reader))
+        if len(graph) > _THREAD_FROM:
+            await in_worker(graph.index)
+        if not graph.damaged:
+            self._graphs.put(root, graph)  # a damaged one is read again, so that a repair is seen
+        return graph
 
     def remember(self, graph: Graph, version: Version, generation: int) -> None:
         """Keep what a commit just made."""
@@ -154,11 +162,7 @@ class Graphs:
         self._ancestries.put(version.id, Ancestry(version.parents, generation))
 
     async def blobs(self, wanted: Sequence[Hash], reader: Reader | None = None) -> dict[Hash, bytes]:
-        """Blobs by hash, through the cache."""
-        async with self._reading(reader) as source:
-            return await self._fetch_blobs(source, wanted)
-
-    async def _fetch_blobs(self, reader: Reader, wanted: Sequence[Hash]) -> dict[Hash, bytes]:
+        """The blobs of these hashes that there are, through the cache, as stored: whoever parses one checks it."""
         found: dict[Hash, bytes] = {}
         missing = []
         for key in wanted:
@@ -168,9 +172,11 @@ class Graphs:
             else:
                 missing.append(key)
         if missing:
-            read = await get_blobs(reader, missing)
+            async with self._reading(reader) as source:
+                read = await get_blobs(source, missing)
             for key, data in read.items():
-                self._blobs.put(key, data, len(data) + 100)
+                if digest(data) == key:  # a damaged one is read again, so that a repair is seen
+                    self._blobs.put(key, data, len(data) + 100)
             found.update(read)
         return found
 
@@ -185,7 +191,7 @@ class Graphs:
         return version
 
     async def ancestries(self, wanted: Sequence[Hash], reader: Reader | None = None) -> dict[Hash, Ancestry]:
-        """Parents and generation of versions."""
+        """Parents and generation of versions. Raises VersionNotFound for one that is not stored."""
         found: dict[Hash, Ancestry] = {}
         for key in wanted:
             cached = self._ancestries.get(key)
@@ -198,6 +204,9 @@ class Graphs:
             for key, ancestry in read.items():
                 self._ancestries.put(key, ancestry)
             found.update(read)
+            for key in missing:
+                if key not in read:
+                    raise VersionNotFound(f"There is no version {key.hex()}.", RESTORE, version_id=key.hex())
         return found
 
     async def merge_bases(self, a: Hash, b: Hash, reader: Reader | None = None) -> tuple[Hash, ...]:

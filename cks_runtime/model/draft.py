@@ -28,6 +28,10 @@ class Draft:
         """The object as it now stands."""
         return self.changes[id] if id in self.changes else self.base.get(id)
 
+    def present(self, id: str) -> bool:
+        """Whether the object now stands, be it one that cannot be read."""
+        return self.changes[id] is not None if id in self.changes else id in self.base
+
     def was_removed(self, id: str) -> bool:
         """Whether an edit of this draft removed the object."""
         return id in self.changes and self.changes[id] is None
@@ -45,7 +49,7 @@ class Draft:
         waiting = [id]
         while waiting:
             gone = waiting.pop()
-            if self.get(gone) is None:
+            if not self.present(gone):
                 continue
             self._forget(gone)
             self.changes[gone] = None
@@ -61,7 +65,9 @@ class Draft:
 
     def net(self) -> dict[str, KObject | None]:
         """The objects that differ from the graph the draft began with, None being removed."""
-        return {id: now for id, now in self.changes.items() if now != self.base.get(id)}
+        return {
+            id: now for id, now in self.changes.items() if id in self.base.damaged or now != self.base.get(id)
+        }
 
     def _cascade(self, id: str, waiting: list[str]) -> None:
         obj = self.get(id)

@@ -20,6 +20,8 @@ Change = tuple[str, KObject | None, KObject | None]
 
 _STRIDE: Final = 1_000  # entries an extension call takes, since no other thread runs meanwhile
 
+_CHEAP: Final = 1_000  # objects of another graph that can be dropped without a thought
+
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 _Index: TypeAlias = "HashTrieMap[_K, HashTrieSet[str]]"
@@ -80,6 +82,10 @@ class Graph:
             raise self.damaged[id].with_traceback(None)
         return self._objects.get(id)
 
+    def readable(self, id: str) -> KObject | None:
+        """The object of this id; None where there is none or it could not be read."""
+        return self._objects.get(id)
+
     def ids(self) -> Collection[str]:
         """Every id, in no promised order."""
         return [*self._objects.keys(), *self.damaged] if self.damaged else self._objects.keys()
@@ -118,8 +124,7 @@ class Graph:
         if not net:
             return self
         # A change is checked through its result's indexes; made on ours first, they outlive a refused change.
-        self._types_index()
-        self._references_index()
+        self.index()
         return self._derived(self.trie.update({id: _hash(after) for id, _, after in net}), net)
 
     def _derived(
@@ -138,6 +143,11 @@ class Graph:
         if self._by_reference is not None:
             graph._by_reference = _reindexed(self._by_reference, net, references)
         return graph
+
+    def index(self) -> None:
+        """Make the indexes now, as work for another thread; they are made when first needed otherwise."""
+        self._types_index()
+        self._references_index()
 
     def _types_index(self) -> _Index[str]:
         if self._by_type is None:
@@ -225,6 +235,8 @@ def load_graph(root: Hash, like: Graph | None = None) -> Generator[list[Hash], M
     trie = yield from tries.load(root, like.trie)
     if trie is like.trie:
         return like
+    if len(like) > _CHEAP and 2 * tries.shared(like.trie, trie) < len(like):
+        like = Graph(EMPTY_TRIE, HashTrieMap())  # to take from it would cost more than to begin anew
     differing = [(id, after) for id, _, after in tries.diff(like.trie, trie)]
     net: list[Change] = [(id, like._objects.get(id), None) for id, after in differing if after is None]
     wanted = [(id, after) for id, after in differing if after is not None]

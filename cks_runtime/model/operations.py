@@ -116,7 +116,8 @@ def _apply(draft: Draft, args: Arguments, limits: Limits) -> None:
             name = args.text("new_name")
             draft.put(make_object(obj.id, obj.type, name, obj.structure, limits, args.where))
         case "remove_object":
-            draft.remove(_existing(draft, args, "object_id").id)
+            id = args.text("object_id")
+            draft.remove(id if draft.present(id) else _existing(draft, args, "object_id").id)
         case "add_relation":
             ends = {"participants": args.texts("participants"), "relation_type": args.text("relation_type")}
             value = {"identity": args.value("identity"), "structure": {**_extra(args, ends), **ends}}

@@ -163,7 +163,7 @@ def check_introduced(record: KObject, parents: Sequence[Graph], after: Graph) ->
     subject = after.get(subject_id) if isinstance(subject_id, str) else None
     if subject is None or record.structure.get("subject_hash") == subject.hash.hex():
         return None
-    if any(_same_record(record, parent.get(record.id)) for parent in parents):
+    if any(_same_record(record, parent.readable(record.id)) for parent in parents):
         return None
     problem = (
         f"'subject_hash' {quoted(record.structure.get('subject_hash'))} is not the content of "
@@ -252,7 +252,7 @@ def concerned(id: str, versions: Iterable[KObject | None], graph: Graph) -> Iter
         if obj.type == RECORD_TYPE:
             near.append(obj.structure.get("subject_id"))
         for other in near:
-            found = graph.get(other) if isinstance(other, str) else None
+            found = graph.readable(other) if isinstance(other, str) else None
             if found is not None and found.type == RECORD_TYPE and found.id != id:
                 yield found.id
 

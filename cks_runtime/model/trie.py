@@ -190,6 +190,22 @@ def diff(a: Trie, b: Trie) -> Iterator[tuple[str, Hash | None, Hash | None]]:
         yield from ((id, None, value) for id, value in after.items() if id not in before)
 
 
+def shared(a: Trie, b: Trie) -> int:
+    """How many entries both have alike; the cost follows the smaller part that differs."""
+    found = 0
+    pending: list[tuple[Node, Node]] = [(a.top, b.top)]
+    while pending:
+        left, right = pending.pop()
+        if _equal(left, right):
+            found += left.count
+        elif isinstance(left, Branch) and isinstance(right, Branch):
+            digits = left.children.keys() & right.children.keys()
+            pending.extend((left.children[digit], right.children[digit]) for digit in digits)
+        elif isinstance(left, Leaf) and isinstance(right, Leaf):
+            found += len(left.entries.items() & right.entries.items())
+    return found
+
+
 def _equal(a: Node | None, b: Node | None) -> bool:
     return a is b or (a is not None and b is not None and a.count == b.count and a.hash == b.hash)
 

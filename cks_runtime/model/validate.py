@@ -95,7 +95,7 @@ def _inference(graph: Graph, scope: set[str] | None) -> list[Diagnostic]:
 def _neighbours(id: str, parents: Sequence[Graph], after: Graph) -> Iterator[str]:
     """Ids of other objects whose ERRORs may depend on what object `id` was and is."""
     now = after.get(id)
-    earlier = [parent.get(id) for parent in parents]
+    earlier = [parent.readable(id) for parent in parents]
     if now is None or not earlier or None in earlier:
         # What refers to a removed object is broken; what refers to a new one is new, or was broken before.
         for role in ROLES:

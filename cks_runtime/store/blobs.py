@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from cks_runtime.model.canon import Hash
-from cks_runtime.model.errors import DamagedBlob, VersionNotFound
+from cks_runtime.model.errors import VersionNotFound
 from cks_runtime.model.history import Ancestry, Version, version_from_blob
 from cks_runtime.store.ports import Reader, Row, Unit
 
@@ -16,24 +16,18 @@ Kind = Literal["node", "object"]
 
 
 async def put_blobs(unit: Unit, blobs: Iterable[tuple[Hash, Kind, bytes]]) -> None:
-    """Store what is not there yet."""
+    """Store what is not there yet; one that is there with other bytes was damaged, and is whole again."""
     await unit.execute_many(
-        "INSERT INTO blobs (hash, kind, data) VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING", blobs
+        "INSERT INTO blobs (hash, kind, data) VALUES (?, ?, ?) ON CONFLICT (hash) DO UPDATE SET"
+        " data = excluded.data WHERE blobs.data <> excluded.data",
+        blobs,
     )
 
 
 async def get_blobs(reader: Reader, hashes: Sequence[Hash]) -> dict[Hash, bytes]:
-    """The blobs of these hashes; whoever parses one compares its hash. Raises DamagedBlob for a missing one."""
+    """The blobs of these hashes that there are; whoever parses one compares its hash and names what is missing."""
     rows = await _where_in(reader, "SELECT hash, data FROM blobs WHERE hash IN", hashes)
-    found = {bytes(key): bytes(data) for key, data in rows}
-    for wanted in hashes:
-        if wanted not in found:
-            raise DamagedBlob(
-                f"Blob {wanted.hex()} is missing from the database.",
-                "Run `cks-mcp check`; restore the file from a copy or another replica.",
-                blob=wanted.hex(),
-            )
-    return found
+    return {bytes(key): bytes(data) for key, data in rows}
 
 
 async def put_version(unit: Unit, version: Version, generation: int) -> None:
