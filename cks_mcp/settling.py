@@ -35,6 +35,7 @@ from cks_runtime.model.graph import Graph, changes
 from cks_runtime.model.history import Version
 from cks_runtime.runtime import Runtime
 from cks_runtime.store import sessions, sweeps
+from cks_runtime.store.conflicts import ClaimRow
 from cks_runtime.store.ports import Reader, Unit
 
 T = TypeVar("T")
@@ -243,7 +244,7 @@ async def inference_check(
         if await sweeps.get_mark(unit, SWEEPER, row.session_id) == row.head:
             await sweeps.swap_mark(unit, SWEEPER, row.session_id, row.head, version.id)
         outcome = await rt.conflicts.reconcile(
-            unit, "inference", row.session_id, version.id.hex(), found, anchors, rt.clock()
+            unit, "inference", row.session_id, version.id.hex(), found, anchors, rt.clock(), resolved
         )
         return list(outcome.events)
 
@@ -268,6 +269,11 @@ async def check_now(rt: Runtime, session_id: str, anchors: set[str]) -> int:
         )
     await rt.journal.told(outcome.events)
     return outcome.raised
+
+
+def resolved(_: ClaimRow) -> str:
+    """How a claim ended that a settlement took away."""
+    return "resolved"
 
 
 def _own(found: Sequence[Finding], inherited: Sequence[Json]) -> list[Finding]:

@@ -175,7 +175,7 @@ def _check(rt: Runtime, session_id: str, after: KObject) -> Callable[[Unit, Vers
         now_ms = rt.clock()
         findings = _findings(after, now_ms)
         outcome = await rt.conflicts.reconcile(
-            unit, KIND, session_id, version.id.hex(), findings, [after.id], now_ms
+            unit, KIND, session_id, version.id.hex(), findings, [after.id], now_ms, lambda _: "resolved"
         )
         return list(outcome.events)
 

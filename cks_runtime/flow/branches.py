@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cks_runtime.flow.clock import Clock
-from cks_runtime.flow.commits import Commits, Moved, Plan, State, closed_error, raise_errors
+from cks_runtime.flow.commits import Commits, Moved, Plan, State, check_expected, closed_error, raise_errors
 from cks_runtime.flow.conflicts import Conflicts
 from cks_runtime.flow.graphs import Graphs, in_worker
 from cks_runtime.flow.journal import Journal
@@ -147,6 +147,7 @@ class Branches:
         *,
         resolutions: Mapping[str, Resolution] | None = None,
         base_version_id: str | None = None,
+        expected_heads: tuple[Hash, Hash] | None = None,
         dry_run: bool = False,
         message: str = "",
         author: str = "",
@@ -156,8 +157,9 @@ class Branches:
         Merging the other side of the target's own gossip conflict (`<target>@<replica>`) closes the conflict in the
         same transaction; then `closed` merges like a field, and a closed target is merged as well.
 
-        Raises SessionNotFound, SessionClosed for a closed target, HeadMoved when `base_version_id` is not the base,
-        InvalidParameter for a resolution that answers no conflict.
+        Raises SessionNotFound, SessionClosed for a closed target, HeadMoved when `base_version_id` is not the base or
+        the two heads are not `expected_heads` (target's, source's), InvalidParameter for a resolution that answers no
+        conflict.
         """
         if target == source:
             raise InvalidParameter(
@@ -171,6 +173,8 @@ class Branches:
         async def plan(state: State, reader: Reader | None) -> Plan | None:
             if state.row.closed and not settles:
                 raise closed_error(target)
+            if expected_heads is not None:
+                await self._require_heads(state, source, expected_heads, reader)
             planned, done = await self._plan_merge(
                 state, source, dict(resolutions or {}), base_version_id, reader
             )
@@ -199,6 +203,13 @@ class Branches:
             done.dropped_relations,
             done.restored,
         )
+
+    async def _require_heads(
+        self, state: State, source: str, expected: tuple[Hash, Hash], reader: Reader | None
+    ) -> None:
+        other = await self._sessions.get(source, reader)
+        for row, head in ((state.row, expected[0]), (other, expected[1])):
+            check_expected(row, head.hex())
 
     async def _plan_merge(
         self,
