@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -46,8 +46,7 @@ class DatedSweeper(StalenessSweeper):
 
     def findings(self, graph: Graph, anchors: Collection[str], now_ms: int) -> list[Finding]:
         objects = (graph.get(id) for id in anchors)
-        found = (self.finding(obj, now_ms) for obj in objects if obj is not None)
-        return [finding for finding in found if finding is not None]
+        return self._found((obj for obj in objects if obj is not None), now_ms)
 
     def config(self) -> str:
         """The settings that the due mark was made under; other ones start it anew."""
@@ -123,7 +122,7 @@ class DatedSweeper(StalenessSweeper):
         return raised
 
     async def _held(
-        self, roots: Collection[Hash], wanted: Mapping[str, Collection[Hash]]
+        self, roots: Collection[Hash], wanted: Mapping[str, Collection[Hash] | None]
     ) -> dict[Hash, dict[str, Hash]]:
         real = [root for root in roots if root != EMPTY_GRAPH.root]
         found: dict[Hash, dict[str, Hash]] = {root: {} for root in roots}
@@ -160,26 +159,29 @@ class DatedSweeper(StalenessSweeper):
                 row = await sessions.get_session(reader, session_id)
             assert row is not None, "sessions are never removed"
             held = (await self._held([row.root], wanted))[row.root]
-            held = await self._own(row, held)
-            found = [self.finding(objects[value], now_ms) for value in held.values() if value in objects]
+            found = self._found([objects[value] for value in held.values() if value in objects], now_ms)
+            inherited = await self._at_fork(row, held, now_ms) if found else []
             async with self.rt.store.unit() as unit:
                 now = await sessions.get_session(unit, session_id)
                 if now is None or now.head != row.head:
                     continue  # judged on a head that is no longer there: look again
-                outcome = await self.reconcile(
-                    unit, row, [finding for finding in found if finding is not None], list(held)
-                )
+                own = [finding for finding in found if finding.essence not in inherited]
+                outcome = await self.reconcile(unit, row, own, list(held))
             await self.rt.journal.told(outcome.events)
             return outcome.raised
 
-    async def _own(self, row: SessionRow, held: dict[str, Hash]) -> dict[str, Hash]:
-        """Without what a branch holds unchanged since its fork point: that belongs to the parent session."""
-        if row.fork_session is None or not held:
-            return held
+    def _found(self, objects: Iterable[KObject], now_ms: int) -> list[Finding]:
+        found = (self.finding(obj, now_ms) for obj in objects)
+        return [finding for finding in found if finding is not None]
+
+    async def _at_fork(self, row: SessionRow, ids: Iterable[str], now_ms: int) -> list[object]:
+        """What the rule finds in these objects as they were at a branch's fork point: that belongs to its parent."""
+        if row.fork_session is None:
+            return []
         fork = await self.rt.graphs.version(row.fork_version)
-        wanted = {id: [value] for id, value in held.items()}
-        inherited = (await self._held([fork.root], wanted))[fork.root]
-        return {id: value for id, value in held.items() if id not in inherited}
+        held = (await self._held([fork.root], dict.fromkeys(ids)))[fork.root]
+        objects = await self._objects(list(held.values()))
+        return [finding.essence for finding in self._found(objects.values(), now_ms)]
 
     async def _recheck_open(self, now_ms: int) -> None:
         """After a change of settings: close what is no longer stale."""

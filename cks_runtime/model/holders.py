@@ -12,9 +12,9 @@ BATCH = 500
 
 
 def holders(
-    roots: Collection[Hash], wanted: Mapping[str, Collection[Hash]]
+    roots: Collection[Hash], wanted: Mapping[str, Collection[Hash] | None]
 ) -> Generator[list[Hash], Mapping[Hash, bytes], dict[Hash, dict[str, Hash]]]:
-    """For each root the wanted ids (id -> hashes of interest) that it holds with such a hash.
+    """For each root the wanted ids that it holds, with the hash there: one of those named, any where None is.
 
     A sans-IO generator: asks for node blobs by hash, a level at a time; a node that several graphs share is read
     once. Raises DamagedBlob.
@@ -34,8 +34,7 @@ def holders(
                 node = parse_node(name, blobs.get(name))
                 for root, ids in level[name]:
                     if isinstance(node, Leaf):
-                        held = {id: node.entries[id] for id in ids if node.entries.get(id) in wanted[id]}
-                        found[root].update(held)
+                        found[root].update(_matching(node.entries, ids, wanted))
                         continue
                     for id in ids:
                         child = node.get(keys[id][depth])
@@ -48,4 +47,15 @@ def holders(
                             places.append((root, [id]))
         level = below
         depth += 1
+    return found
+
+
+def _matching(
+    entries: Mapping[str, Hash], ids: Collection[str], wanted: Mapping[str, Collection[Hash] | None]
+) -> dict[str, Hash]:
+    found = {}
+    for id in ids:
+        value, named = entries.get(id), wanted[id]
+        if value is not None and (named is None or value in named):
+            found[id] = value
     return found

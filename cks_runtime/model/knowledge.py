@@ -22,9 +22,6 @@ IDENTITY_KEYS: Final = ("id", "type", "name")
 RULE_OF_ONE_RELATION_TYPE: Final = "FunctionalRelationRule"
 
 # Integers of 16 digits and more may be doubles, which orjson reads as int.
-_DIGITS_AS_ZERO: Final = bytes(ord("0") if chr(byte) in "123456789" else byte for byte in range(256))
-_LONG_INTEGER: Final = b"0" * 16
-_STORED_DEPTH_MAX: Final = 254  # a stored object is read whatever the limits are by now
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +223,8 @@ def _make(
             bytes=len(data),
             bytes_max=limits.object_bytes,
         )
-    return KObject(*names, plain, digest(data), len(data))
+    # read back, so that an object is the same, keys in order, in the process that made it and in every other
+    return object_from_blob(data, digest(data))
 
 
 def _names(identity: object) -> tuple[str, str, str] | None:
@@ -355,8 +353,6 @@ def object_from_blob(data: bytes, expected: Hash) -> KObject:
         raise _damaged(expected, "do not match their hash")
     try:
         value = orjson.loads(data)
-        if data.translate(_DIGITS_AS_ZERO).find(_LONG_INTEGER) >= 0:
-            value = normalize(value, depth_max=_STORED_DEPTH_MAX)
         identity, structure = value["identity"], value["structure"]
         id, type, name = identity["id"], identity["type"], identity["name"]
     except (ValueError, KeyError, TypeError):

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from cks_runtime.model.canon import Json, canonical, digest
 from cks_runtime.model.diagnostics import FORMAT, Diagnostic, broken, quoted
 from cks_runtime.model.diff import NAME_FIELD, TYPE_FIELD, field_name, fields
-from cks_runtime.model.knowledge import KObject
+from cks_runtime.model.knowledge import KObject, object_from_blob
 from cks_runtime.model.supersession import RECORD_TYPE, STEP_TYPE
 
 Kind = Literal["edit/edit", "remove/edit", "add/add", "dangling", "invalid_together"]
@@ -118,7 +118,7 @@ def _joined(ours: KObject, theirs: KObject, taken: Mapping[str, KObject]) -> KOb
     type, name = taken[TYPE_FIELD].type, taken[NAME_FIELD].name
     data = canonical({"identity": {"id": ours.id, "type": type, "name": name}, "structure": structure})
     if len(data) <= OBJECT_BYTES_MAX:
-        return KObject(ours.id, type, name, structure, digest(data), len(data))
+        return object_from_blob(data, digest(data))
     problem = (
         f"the edits of both sides make object {quoted(ours.id)} {len(data)} bytes long; "
         f"at most {OBJECT_BYTES_MAX} are allowed"
