@@ -90,9 +90,8 @@ class Outbox:
         if not types:
             return None
         claim = Claim(_text(owner)[:200], secrets.token_hex(16), self._lease_ms(lease_s))
-        async with self._store.unit() as unit:
-            now = await self._now()
-            task = await rows.claim_task(unit, types, session_id, claim, now, self._policy(attempts_max))
+        now, policy = await self._now(), self._policy(attempts_max)
+        task = await rows.claim_task(self._store, types, session_id, claim, now.boot_id, now.wall_ms, policy)
         return None if task is None else _held(task, now)
 
     async def renew(self, task_id: str, token: str, *, lease_s: float | None = None) -> Held:
@@ -109,7 +108,7 @@ class Outbox:
         """
         self._require()
         # the common case is one statement; only where it did not apply the task is looked at
-        key = await rows.complete_task(self._store, task_id, token, await self._now())
+        key = await rows.complete_task(self._store, task_id, token, (await self._now()).boot_id)
         if key is None:
             await self._signal(task_id, Complete(token))
         return key

@@ -16,7 +16,6 @@ from cks_runtime.model.outbox import (
     Dead,
     Done,
     Leased,
-    Now,
     Ready,
     RetryPolicy,
     State,
@@ -131,8 +130,8 @@ _LAPSED = (
 )
 # one seek each: own boot and past, own boot and too far ahead, other boots, no boot
 _LAPSES = (
-    "lease_boot_id = ? AND lease_until <= ?",
-    "lease_boot_id = ? AND lease_until > ? AND lease_until > ? + coalesce(lease_ms, 0)",
+    "lease_boot_id = ? AND lease_until <= {now}",
+    "lease_boot_id = ? AND lease_until > {now} + ? AND lease_until > {now} + coalesce(lease_ms, 0)",
     "lease_boot_id < ?",
     "lease_boot_id > ?",
     "lease_boot_id IS NULL",
@@ -140,80 +139,73 @@ _LAPSES = (
 
 
 @lru_cache(maxsize=64)
-def _pick_sql(types: int, by_session: bool) -> str:
-    """The id of the task a claim looks at: ended leases first, then the longest due."""
+def _claim_sql(now_sql: str, types: int, by_session: bool) -> tuple[str, str]:
+    """The statement that claims and the one that buries. Both look at ended leases first, then at the longest due."""
     session = " AND session_id = ?" if by_session else ""
     marks = ",".join("?" * types)
-    arms = [_LAPSED.format(lapse=lapse, types=marks, session=session) for lapse in _LAPSES]
+    lapses = [lapse.format(now=now_sql) for lapse in _LAPSES]
+    arms = [_LAPSED.format(lapse=lapse, types=marks, session=session) for lapse in lapses]
     arms += [_WAITING.format(session=session)] * types
-    return f"SELECT task_id FROM ({' UNION ALL '.join(arms)}) AS found ORDER BY place, since LIMIT 1"
+    pick = f"SELECT task_id FROM ({' UNION ALL '.join(arms)}) AS found ORDER BY place, since LIMIT 1"
+    return (
+        "UPDATE cks_outbox_tasks SET status = 'IN_PROGRESS', attempts = attempts + 1, claimed_by = ?, claim_token = ?,"
+        f" lease_until = {now_sql} + ?, lease_ms = ?, lease_boot_id = ? WHERE task_id = ({pick})"
+        f" AND attempts < ? RETURNING {_COLUMNS}",
+        "UPDATE cks_outbox_tasks SET status = 'DEAD', dead_at = ?, last_error = CASE"
+        " WHEN status = 'PENDING' THEN coalesce(last_error, ?)"
+        " ELSE 'Attempt ' || attempts || ', by ' || coalesce(claimed_by, '') || ', ended without an answer.' END,"
+        " claimed_by = NULL, claim_token = NULL, lease_until = NULL, lease_ms = NULL, lease_boot_id = NULL"
+        f" WHERE task_id = ({pick}) AND attempts >= ? RETURNING task_id",
+    )
 
 
-def _pick_params(types: Sequence[str], session_id: str | None, length_ms: int, now: Now) -> list[object]:
+def _pick_params(
+    types: Sequence[str], session_id: str | None, length_ms: int, boot_id: str, wall_ms: int
+) -> list[object]:
     session = [] if session_id is None else [session_id]
-    boot, at = now.boot_id, now.lease_ms
     params: list[object] = []
-    for lapse in ((boot, at), (boot, at + length_ms, at), (boot,), (boot,), ()):
+    for lapse in ((boot_id,), (boot_id, length_ms), (boot_id,), (boot_id,), ()):
         params += [*lapse, *types, *session]
     for task_type in types:
-        params += [task_type, *session, now.wall_ms]
+        params += [task_type, *session, wall_ms]
     return params
 
 
 async def claim_task(
-    unit: Unit, types: Sequence[str], session_id: str | None, claim: Claim, now: Now, policy: RetryPolicy
+    store: Store,
+    types: Sequence[str],
+    session_id: str | None,
+    claim: Claim,
+    boot_id: str,
+    wall_ms: int,
+    policy: RetryPolicy,
 ) -> TaskRow | None:
     """Give the next task of these types (in this session) to the claimer; tasks without attempts left turn DEAD.
 
-    `now` must have been read inside the unit: by an older one, a lease that was taken since would seem to end too
-    far ahead. The statement that claims takes a task only if an attempt is left; where it took none, another buries
-    what stood in its way, until nothing does.
+    The lease clock is read by the statement itself: to one that was read before the statement got its turn, a
+    lease taken meanwhile would seem to end too far ahead. The statement takes a task only if an attempt is left;
+    where it took none, another buries what stood in its way, until nothing does.
     """
-    pick = _pick_sql(len(types), session_id is not None)
-    params = _pick_params(types, session_id, claim.length_ms, now)
+    take, bury = _claim_sql(store.lease_now_sql, len(types), session_id is not None)
+    pick = _pick_params(types, session_id, claim.length_ms, boot_id, wall_ms)
+    lease = (claim.owner, claim.token, claim.length_ms, claim.length_ms, boot_id)
     while True:
-        rows = await unit.fetch(
-            "UPDATE cks_outbox_tasks SET status = 'IN_PROGRESS', attempts = attempts + 1, claimed_by = ?,"
-            f" claim_token = ?, lease_until = ?, lease_ms = ?, lease_boot_id = ? WHERE task_id = ({pick})"
-            f" AND attempts < ? RETURNING {_COLUMNS}",
-            claim.owner,
-            claim.token,
-            now.lease_ms + claim.length_ms,
-            claim.length_ms,
-            now.boot_id,
-            *params,
-            policy.attempts_max,
-        )
-        if rows:
+        if rows := await store.once(take, *lease, *pick, policy.attempts_max):
             return _task(rows[0])
-        buried = await unit.fetch(
-            "UPDATE cks_outbox_tasks SET status = 'DEAD', dead_at = ?, last_error = CASE"
-            " WHEN status = 'PENDING' THEN coalesce(last_error, ?)"
-            " ELSE 'Attempt ' || attempts || ', by ' || coalesce(claimed_by, '') || ', ended without an answer.' END,"
-            " claimed_by = NULL, claim_token = NULL, lease_until = NULL, lease_ms = NULL, lease_boot_id = NULL"
-            f" WHERE task_id = ({pick}) AND attempts >= ? RETURNING task_id",
-            now.wall_ms,
-            NO_ATTEMPTS_LEFT,
-            *params,
-            policy.attempts_max,
-        )
-        if not buried:
+        if not await store.once(bury, wall_ms, NO_ATTEMPTS_LEFT, *pick, policy.attempts_max):
             return None
 
 
-async def complete_task(store: Store, task_id: str, token: str, now: Now) -> str | None:
-    """Take a task off the queue for the holder of a running lease; its dedupe key, or None when it is not theirs.
-
-    By a `now` that was read before a renewal it may be refused wrongly, never accepted wrongly.
-    """
+async def complete_task(store: Store, task_id: str, token: str, boot_id: str) -> str | None:
+    """Take a task off the queue for the holder of a running lease; its dedupe key, or None when it is not theirs."""
+    now = store.lease_now_sql
     rows = await store.once(
         "DELETE FROM cks_outbox_tasks WHERE task_id = ? AND status = 'IN_PROGRESS' AND claim_token = ?"
-        " AND lease_boot_id = ? AND lease_until > ? AND lease_until <= ? + coalesce(lease_ms, 0) RETURNING dedupe_key",
+        f" AND lease_boot_id = ? AND lease_until > {now} AND lease_until <= {now} + coalesce(lease_ms, 0)"
+        " RETURNING dedupe_key",
         task_id,
         token,
-        now.boot_id,
-        now.lease_ms,
-        now.lease_ms,
+        boot_id,
     )
     return str(rows[0][0]) if rows else None
 

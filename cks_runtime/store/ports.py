@@ -46,6 +46,8 @@ class Store(Protocol):
     dialect: str
     has_outbox: bool
     location: str
+    lease_now_sql: str
+    """The lease clock as an SQL expression: what a statement of `once` reads after it got its turn."""
 
     def unit(self) -> AbstractAsyncContextManager[Unit]:
         """Begin a write transaction; writers of all processes take turns.

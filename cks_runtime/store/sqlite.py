@@ -6,8 +6,9 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -63,9 +64,11 @@ class SqliteStore:
     """A Store over SQLite; made by `open_sqlite`."""
 
     dialect = "sqlite"
+    lease_now_sql = "lease_now()"
 
     def __init__(self, location: str, synchronous: Synchronous) -> None:
         self.location = location
+        self.clock: Callable[[], LeaseClock] = boot_clock
         self.has_outbox = location != MEMORY
         self._synchronous = synchronous
         self._writer: aiosqlite.Connection | None = None
@@ -78,6 +81,7 @@ class SqliteStore:
     async def connect(self) -> None:
         """Open the writer. The file must have been prepared."""
         self._writer = await self._open(read_only=False)
+        await self._writer.create_function("lease_now", 0, lambda: self.clock().now_ms)
 
     async def _open(self, read_only: bool) -> aiosqlite.Connection:
         conn = await aiosqlite.connect(self.location, isolation_level=None, cached_statements=256)
@@ -170,7 +174,7 @@ class SqliteStore:
             raise translated(error) from error
 
     async def lease_clock(self) -> LeaseClock:
-        return boot_clock()
+        return self.clock()
 
     async def sizes(self) -> dict[str, int]:
         async with self.reader() as reader:
@@ -278,6 +282,7 @@ def boot_clock() -> LeaseClock:
     return LeaseClock(now_ms, _boot_id())
 
 
+@cache  # a process does not outlive its boot
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -31,7 +31,7 @@ class Clocks:
         self.wall_ms += ms
         self.lease_ms += ms
 
-    async def lease(self) -> LeaseClock:
+    def lease(self) -> LeaseClock:
         return LeaseClock(self.lease_ms, self.boot_id)
 
 
@@ -44,7 +44,7 @@ async def runtime(
     async def opener(settings: RuntimeConfig) -> Store:
         store = await open_sqlite(settings.db_path, "NORMAL")
         if clocks is not None:
-            store.lease_clock = clocks.lease  # type: ignore[method-assign]
+            store.clock = clocks.lease
         return store
 
     if clocks is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from cks_runtime.model.outbox import Claim, Dead, Done, Leased, Now, Ready, RetryPolicy
 from cks_runtime.store import outbox as rows
 from cks_runtime.store.outbox import TASK_TYPES, TaskRow
-from cks_runtime.store.ports import Store
-from cks_runtime.store.sqlite import open_sqlite
+from cks_runtime.store.ports import LeaseClock, Store
+from cks_runtime.store.sqlite import SqliteStore, open_sqlite
 
 NOW = Now(wall_ms=1_000_000, lease_ms=500_000, boot_id="boot-5")
 LEASE_MS = 60_000
@@ -49,8 +50,22 @@ async def claim(
     policy: RetryPolicy = POLICY,
 ) -> TaskRow | None:
     wanted = types or TASK_TYPES
-    async with store.unit() as unit:
-        return await rows.claim_task(unit, wanted, session, Claim("me", next(TOKENS), length_ms), now, policy)
+    request = Claim("me", next(TOKENS), length_ms)
+    with at(store, now):
+        return await rows.claim_task(store, wanted, session, request, now.boot_id, now.wall_ms, policy)
+
+
+@contextmanager
+def at(store: Store, now: Now) -> Iterator[None]:
+    """The lease clock stands at this time."""
+    assert isinstance(store, SqliteStore)
+    store.clock = lambda: LeaseClock(now.lease_ms, now.boot_id)
+    yield
+
+
+async def complete(store: Store, name: str, token: str) -> str | None:
+    with at(store, NOW):
+        return await rows.complete_task(store, name, token, NOW.boot_id)
 
 
 async def names(store: Store, *types: str, session: str | None = None, now: Now = NOW) -> list[str]:
@@ -127,12 +142,12 @@ async def test_an_ended_lease_is_claimed_before_what_waits(
     await put(store, "waits")
     for key, value in changes.items():
         await column(store, "held", key, value)
-    assert await rows.complete_task(store, "held", first.state.token, NOW) is None
+    assert await complete(store, "held", first.state.token) is None
     second = await claim(store)
     assert second is not None and second.task_id == "held"
     assert isinstance(second.state, Leased) and second.state.attempts == 2
-    assert await rows.complete_task(store, "held", first.state.token, NOW) is None
-    assert await rows.complete_task(store, "held", second.state.token, NOW) == "key-held"
+    assert await complete(store, "held", first.state.token) is None
+    assert await complete(store, "held", second.state.token) == "key-held"
 
 
 async def test_running_leases_are_left_alone_by_claims_for_other_lengths(store: Store) -> None:
@@ -203,7 +218,7 @@ async def test_the_last_holder_of_what_left_the_queue_is_remembered(store: Store
     done, moot = await claim(store), await claim(store)
     assert done is not None and isinstance(done.state, Leased)
     assert moot is not None and isinstance(moot.state, Leased)
-    assert await rows.complete_task(store, "done", done.state.token, NOW) == "key-done"
+    assert await complete(store, "done", done.state.token) == "key-done"
     async with store.unit() as unit:
         await rows.remove_tasks(unit, ["key-moot", "key-waits"])
     async with store.reader() as reader:
@@ -299,11 +314,14 @@ async def test_a_payload_that_is_no_object_does_not_stop_the_queue(store: Store)
 
 @pytest.mark.parametrize("by_session", [False, True])
 async def test_every_part_of_a_claim_seeks_in_an_index(store: Store, by_session: bool) -> None:
-    sql = rows._pick_sql(len(TASK_TYPES), by_session)
-    params = rows._pick_params(TASK_TYPES, "main" if by_session else None, LEASE_MS, NOW)
-    async with store.reader() as reader:
-        plan = [str(row[3]) for row in await reader.fetch(f"EXPLAIN QUERY PLAN {sql}", *params)]
-    reads = [line for line in plan if "cks_outbox_tasks" in line]
+    claim, bury = rows._claim_sql(store.lease_now_sql, len(TASK_TYPES), by_session)
+    pick = rows._pick_params(TASK_TYPES, "main" if by_session else None, LEASE_MS, NOW.boot_id, NOW.wall_ms)
+    async with store.unit() as unit:
+        plan = await unit.fetch(f"EXPLAIN QUERY PLAN {claim}", *[None] * 5, *pick, 3)
+        assert await unit.fetch(f"EXPLAIN QUERY PLAN {bury}", 1, "no", *pick, 3)
+    lines = [str(row[3]) for row in plan]
+    assert lines.pop(0).startswith("SEARCH cks_outbox_tasks USING INDEX sqlite_autoindex")
+    reads = [line for line in lines if "cks_outbox_tasks" in line]
     assert len(reads) == len(TASK_TYPES) + 5
     assert all(line.startswith("SEARCH cks_outbox_tasks USING INDEX outbox_") for line in reads)
 
