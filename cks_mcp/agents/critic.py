@@ -21,7 +21,7 @@ from cks_runtime.flow.outbox import Held
 from cks_runtime.model.canon import Json
 from cks_runtime.model.claims import CONCLUSION, STEP
 from cks_runtime.model.diagnostics import CONFIDENCE_CONFLICT, STALE_PREMISE, quoted_ids
-from cks_runtime.model.errors import InvalidParameter, LlmUnavailable, ObjectNotFound
+from cks_runtime.model.errors import InvalidKnowledge, InvalidParameter, LlmUnavailable, ObjectNotFound
 from cks_runtime.model.graph import Graph
 from cks_runtime.model.inference import is_step
 from cks_runtime.runtime import Runtime
@@ -127,12 +127,18 @@ class Critic:
             return DeadLettered("The task names no other line (source_session_id).")
         if not await self._is_open(held):
             return Completed()
-        merged = await self._rt.branches.merge(
-            held.session_id, source, author=self._author, message=f"Merge {source}, which agrees by now"
-        )
+        message = f"Merge {source}, which agrees by now"
+        try:
+            merged = await self._rt.branches.merge(
+                held.session_id, source, author=self._author, message=message
+            )
+        except InvalidKnowledge as error:
+            return DeadLettered(f"The other line breaks a rule, so it cannot be merged: {error.message}")
         if isinstance(merged, MergeRefused):
             ids = quoted_ids(conflict.object_id for conflict in merged.conflicts)
             return DeadLettered(f"The two lines clash on {ids}: a person must choose.")
+        if merged.no_op and await self._is_open(held):
+            return Failed("The line is merged already, but its conflict is still open.")
         log.info("lines merged", task_id=held.task_id, session_id=held.session_id, source=source)
         return Completed()
 
