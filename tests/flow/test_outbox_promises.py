@@ -227,7 +227,7 @@ async def test_5_a_lease_of_another_boot_has_ended(tmp_path: Path) -> None:
 
 
 async def _fill(path: Path, each: int) -> None:
-    """As many tasks that are dead as tasks that wait, a twentieth of these due."""
+    """As many tasks that are dead as tasks that wait, a fifth of these due."""
     async with runtime(path) as rt, rt.store.unit() as unit:
         later_ms = rt.clock() + DAY_MS
         await unit.execute_many(
@@ -240,7 +240,7 @@ async def _fill(path: Path, each: int) -> None:
                     f"s{n % 50}",
                     '{"diagnostics": "' + "x" * 300 + '"}',
                     status,
-                    n if n % 20 == 0 else later_ms + n,
+                    n if n % 5 == 0 else later_ms + n,
                     n,
                     n if status == "DEAD" else None,
                     name,
