@@ -41,13 +41,17 @@ def subgraph(
     Raises ObjectNotFound for a seed that does not exist.
     """
     walk = _Walk(graph, relation_types, objects_max, bytes_max, skip)
-    level = [graph[seed].id for seed in dict.fromkeys(seed_ids)]
-    for seed in level:
-        walk.take(seed)
+    seeds = [graph[seed] for seed in dict.fromkeys(seed_ids)]
+    level, joined = [seed.id for seed in seeds], list[str]()
+    for seed in seeds:
+        walk.take(seed.id)
+        if depth and seed.is_relation:
+            # with what it joins, so that whoever goes on from `next_seeds` misses no participant
+            joined += walk.ends(seed)
     for _ in range(depth):
         if walk.full or not level:
             break
-        level = walk.step(level)
+        level, joined = [*joined, *walk.step(level)], []
     return walk.result()
 
 
@@ -94,11 +98,16 @@ class _Walk:
         for id in level:
             for relation in self._relations(id):
                 self.take(relation.id)
-                if not self.full:
-                    found += [end for end in _ends(relation) if end in self._graph and self.take(end)]
+                found += self.ends(relation)
                 if len(self._left_out) >= SEEDS_MAX:
                     return found
         return found
+
+    def ends(self, relation: KObject) -> list[str]:
+        """Take what a relation joins, once it is taken itself; returns the objects that are new."""
+        if relation.id not in self._passed:
+            return []
+        return [end for end in _ends(relation) if end in self._graph and self.take(end)]
 
     def _relations(self, id: str) -> list[KObject]:
         own = self._graph[id]
