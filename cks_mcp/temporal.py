@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from cks_runtime.flow.commits import Plan, State, not_found
+from cks_runtime.flow.commits import Plan, State
+from cks_runtime.flow.refusals import not_found
 from cks_runtime.model.canon import Json
 from cks_runtime.model.claims import Finding, dated_finding
 from cks_runtime.model.diagnostics import Diagnostic, quoted

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cks_runtime.flow.clock import Clock
-from cks_runtime.flow.commits import Commits, Moved, Plan, State, check_expected, closed_error, raise_errors
+from cks_runtime.flow.commits import Commits, Moved, Plan, State
 from cks_runtime.flow.conflicts import Conflicts
 from cks_runtime.flow.graphs import Graphs, in_worker
 from cks_runtime.flow.journal import Journal
+from cks_runtime.flow.refusals import check_expected, closed_error, raise_errors
 from cks_runtime.flow.remote_lines import line_of, merged_away
 from cks_runtime.flow.sessions import Sessions
 from cks_runtime.model.canon import Hash

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from cks_runtime.flow.clock import Clock
 from cks_runtime.flow.graphs import Graphs, in_worker
 from cks_runtime.flow.journal import Journal
+from cks_runtime.flow.refusals import check_movable, check_text, closed_error, not_found, raise_errors
 from cks_runtime.model.canon import Hash
-from cks_runtime.model.diagnostics import Diagnostic
-from cks_runtime.model.errors import (
-    HeadMoved,
-    InvalidKnowledge,
-    InvalidParameter,
-    SessionClosed,
-    SessionNotFound,
-    TooLarge,
-)
+from cks_runtime.model.errors import TooLarge
 from cks_runtime.model.events import Event, SessionCreated
 from cks_runtime.model.events import HeadMoved as HeadMovedEvent
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph, changes
@@ -25,7 +19,7 @@ from cks_runtime.model.history import FIRST_VERSION, Version
 from cks_runtime.model.knowledge import KObject, Limits, check_session_id
 from cks_runtime.model.operations import Applied, apply_operations, replace_with
 from cks_runtime.model.records import Keyring
-from cks_runtime.model.trie import new_nodes
+from cks_runtime.model.trie import diff, new_nodes
 from cks_runtime.model.validate import check_change
 from cks_runtime.model.validity import due
 from cks_runtime.store import blobs, sessions, sweeps
@@ -34,7 +28,7 @@ from cks_runtime.store.ports import Reader, Store, Unit
 from cks_runtime.store.sessions import SessionRow
 
 TRIES_MAX = 5  # the last one computes inside the write transaction and cannot lose
-_INLINE_MAX = 50  # more operations than this are applied in a worker thread
+_INLINE_MAX = 50  # more operations or changes than this are worked off in a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,6 @@ class Plan:
     author: str = ""
     message: str = ""
     merged: tuple[Hash, ...] = ()
-    merged_graphs: tuple[Graph, ...] = ()
     adopt: Version | None = None
     generation: int = 0
     also: Callable[[Unit, Version], Awaitable[list[Event]]] | None = None
@@ -172,6 +165,7 @@ class Commits:
         message: str,
         author: str,
     ) -> Moved:
+        check_text(author=author, message=message)
         applied: list[Applied] = []
 
         def compute(graph: Graph) -> Applied:
@@ -219,6 +213,7 @@ class Commits:
         the write transaction.
         """
         check_session_id(session_id)
+        check_text(title=title)
         create = create or session_id == self._default_session
         for attempt in range(TRIES_MAX):
             try:
@@ -236,12 +231,14 @@ class Commits:
         self, session_id: str, plan: Planner, create: bool, title: str, expected_head: str | None
     ) -> Moved:
         async with self._store.reader() as reader:
-            state = await self._state(reader, session_id, create, expected_head)
+            row, exists = await self._row(reader, session_id, create, expected_head)
+        state = State(row, await self._graphs.graph(row.root), exists)
         wanted = await plan(state, None)
-        if wanted is None and state.exists:
+        if wanted is None and exists:
             return await self._unmoved(state, None)
+        rows = await _rows(state, wanted)
         async with self._store.unit() as unit:
-            moved, generation = await self._write(unit, state, wanted, title)
+            moved, generation = await self._write(unit, state, wanted, rows, title)
         self._graphs.remember(moved.after, moved.version, generation)
         return moved
 
@@ -249,11 +246,12 @@ class Commits:
         self, session_id: str, plan: Planner, create: bool, title: str, expected_head: str | None
     ) -> Moved:
         async with self._store.unit() as unit:
-            state = await self._state(unit, session_id, create, expected_head)
+            row, exists = await self._row(unit, session_id, create, expected_head)
+            state = State(row, await self._graphs.graph(row.root, reader=unit), exists)
             wanted = await plan(state, unit)
-            if wanted is None and state.exists:
+            if wanted is None and exists:
                 return await self._unmoved(state, unit)
-            moved, generation = await self._write(unit, state, wanted, title)
+            moved, generation = await self._write(unit, state, wanted, await _rows(state, wanted), title)
         self._graphs.remember(moved.after, moved.version, generation)
         return moved
 
@@ -261,30 +259,31 @@ class Commits:
         version = await self._graphs.version(state.row.head, reader)
         return Moved(state.row.session_id, version, state.graph, state.graph, no_op=True)
 
-    async def _state(self, reader: Reader, session_id: str, create: bool, expected_head: str | None) -> State:
+    async def _row(
+        self, reader: Reader, session_id: str, create: bool, expected_head: str | None
+    ) -> tuple[SessionRow, bool]:
+        """The session, or one that is yet to be made, and whether it exists."""
         row = await sessions.get_session(reader, session_id)
         exists = row is not None
         if row is None:
             if not create:
                 raise not_found(session_id)
             row = new_row(session_id, "", self._clock())
-        check_expected(row, expected_head)
-        return State(row, await self._graphs.graph(row.root, reader=reader), exists)
+        check_movable(row, expected_head)
+        return row, exists
 
-    async def _write(self, unit: Unit, state: State, plan: Plan | None, title: str) -> tuple[Moved, int]:
+    async def _write(
+        self, unit: Unit, state: State, plan: Plan | None, rows: _Rows, title: str
+    ) -> tuple[Moved, int]:
         now_ms = self._clock()
         graph = state.graph if plan is None else plan.graph
         version, generation = _next_version(state, plan, now_ms)
-        changed = changes(state.graph, graph)
-        touched = [after for _, _, after in changed if after is not None]
-        await blobs.put_blobs(unit, _new_blobs(state.graph, graph, touched))
+        await blobs.put_blobs(unit, rows.blobs)
         if version is not FIRST_VERSION and (plan is None or plan.adopt is None):
             await blobs.put_version(unit, version, generation)
-        await sweeps.put_due(
-            unit, [(kind, at_ms, obj.hash, obj.id) for obj in touched for kind, at_ms in due(obj)]
-        )
+        await sweeps.put_due(unit, rows.due)
         events = await plan.also(unit, version) if plan is not None and plan.also is not None else []
-        events += await append_events(unit, self._events(state, version, len(changed), title, now_ms))
+        events += await append_events(unit, self._events(state, version, rows.changed, title, now_ms))
         await _swap(unit, state, version, title, now_ms, events[-1].seq if events else 0)
         moved = Moved(
             session_id=state.row.session_id,
@@ -332,14 +331,32 @@ def _next_version(state: State, plan: Plan | None, now_ms: int) -> tuple[Version
     return version, max(state.row.generation, plan.generation) + 1
 
 
-def _new_blobs(
-    before: Graph, after: Graph, touched: Collection[KObject]
-) -> list[tuple[Hash, blobs.Kind, bytes]]:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What a new graph adds to the database, and how many objects changed."""
+
+    changed: int
+    blobs: list[tuple[Hash, blobs.Kind, bytes]]
+    due: list[tuple[sweeps.DueKind, int, Hash, str]]
+
+
+async def _rows(state: State, plan: Plan | None) -> _Rows:
+    """Made in a thread where it is much."""
+    before, after = state.graph, state.graph if plan is None else plan.graph
+    if sum(1 for _ in islice(diff(before.trie, after.trie), _INLINE_MAX + 1)) > _INLINE_MAX:
+        return await in_worker(lambda: _new_rows(before, after))
+    return _new_rows(before, after)
+
+
+def _new_rows(before: Graph, after: Graph) -> _Rows:
+    changed = changes(before, after)
+    touched = [now for _, _, now in changed if now is not None]
     rows: list[tuple[Hash, blobs.Kind, bytes]] = [
         (key, "node", data) for key, data in new_nodes(before.trie, after.trie)
     ]
     rows += [(obj.hash, "object", obj.blob()) for obj in touched]
-    return rows
+    dates = [(kind, at_ms, obj.hash, obj.id) for obj in touched for kind, at_ms in due(obj)]
+    return _Rows(len(changed), rows, dates)
 
 
 async def _swap(unit: Unit, state: State, version: Version, title: str, now_ms: int, seq: int) -> None:
@@ -380,51 +397,4 @@ def new_row(session_id: str, title: str, now_ms: int) -> SessionRow:
         moved_at_ms=now_ms,
         moved_seq=0,
         generation=0,
-    )
-
-
-def check_expected(row: SessionRow, expected_head: str | None) -> None:
-    """Raises HeadMoved when the head is not the expected one (64 hex digits, or a prefix of 8 or more)."""
-    if expected_head is None:
-        return
-    wanted = expected_head.lower()
-    if not 8 <= len(wanted) <= 64 or any(digit not in "0123456789abcdef" for digit in wanted):
-        raise InvalidParameter(
-            f"expected_head is {expected_head[:80]!r}, not a version id.",
-            "Give 8 to 64 hex digits of the version's id.",
-            argument="expected_head",
-        )
-    if not row.head.hex().startswith(wanted):
-        raise HeadMoved(
-            f"The head of session {row.session_id!r} is {row.head.hex()}, not {expected_head}.",
-            "Read the session again, then retry with its current head.",
-            current_head=row.head.hex(),
-        )
-
-
-def raise_errors(found: Sequence[Diagnostic]) -> None:
-    """Raises InvalidKnowledge when there are ERRORs among the diagnostics."""
-    errors = [diagnostic for diagnostic in found if diagnostic.severity == "ERROR"]
-    if not errors:
-        return
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    raise InvalidKnowledge(
-        f"{errors[0].message}{more}",
-        "Nothing was changed. Fix what the diagnostics name and send the whole call again.",
-        [error.as_json() for error in errors[:100]],
-    )
-
-
-def not_found(session_id: str) -> SessionNotFound:
-    """The error for a session that does not exist."""
-    return SessionNotFound(
-        f"There is no session {session_id!r}.",
-        "Use list_sessions, or evolve_knowledge with create=true to make it.",
-    )
-
-
-def closed_error(session_id: str) -> SessionClosed:
-    """The error for an edit of a closed session."""
-    return SessionClosed(
-        f"Session {session_id!r} is closed.", "Reopen it with close_session reopen=true, or branch from it."
     )

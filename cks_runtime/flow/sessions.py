@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cks_runtime.flow.clock import Clock
-from cks_runtime.flow.commits import new_row, not_found
+from cks_runtime.flow.commits import new_row
 from cks_runtime.flow.graphs import Graphs, drive
+from cks_runtime.flow.refusals import not_found
 from cks_runtime.flow.remote_lines import as_line, line_of, named
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.errors import InvalidParameter, VersionNotFound

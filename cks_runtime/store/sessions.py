@@ -10,7 +10,10 @@ from cks_runtime.store.ports import Reader, Row, Unit
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session as stored; `root`, `closed` and `generation` are those of its head version."""
+    """A session as stored; `root`, `closed` and `generation` are those of its head version.
+
+    A generation below 0 says that the head version is missing: a damaged session, which can be read but not moved.
+    """
 
     session_id: str
     title: str
@@ -27,9 +30,9 @@ class SessionRow:
 
 _COLUMNS = (
     "s.session_id, s.title, s.fork_session, s.fork_version, s.head, s.root, s.closed, s.created_at_ms,"
-    " s.moved_at_ms, s.moved_seq, v.generation"
+    " s.moved_at_ms, s.moved_seq, coalesce(v.generation, -1)"
 )
-_FROM = f"SELECT {_COLUMNS} FROM sessions s JOIN versions v ON v.id = s.head"
+_FROM = f"SELECT {_COLUMNS} FROM sessions s LEFT JOIN versions v ON v.id = s.head"
 
 
 def _session(row: Row) -> SessionRow:

@@ -37,7 +37,7 @@ async def test_readers_and_writers_of_a_graph_that_nobody_has_read_yet(
     settings = {"db_path": db_path} if db_path else {}
     async with open_rt(**settings) as rt:
         await rt.commits.put("s", [body(f"o{n}") for n in range(MANY)], create=True)
-        rt.graphs.__init__(rt.store)  # type: ignore[misc]  # as after a restart
+        rt.graphs.__init__(rt.store)  # as after a restart
         done: list[str] = []
 
         async def write(number: int) -> None:
