@@ -142,7 +142,7 @@ def serve(want: Want) -> Asking[tuple[bytes, ...]]:
     if isinstance(want, WantHistory):
         found = yield from missing_history(want.heads, want.have, want.limit)
         known = yield from versions(found)
-        ordered = {id: known[id] for id in found}
+        ordered = {id: known[id] for id in found if id in known}
         changed = yield from what_changed(ordered)
         return page([*(version.blob() for version in ordered.values()), *changed])
     had: Mapping[Hash, bytes] = yield Find(want.hashes)

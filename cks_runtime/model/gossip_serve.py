@@ -61,7 +61,8 @@ def what_changed(found: Mapping[Hash, Version]) -> Asking[list[bytes]]:
     for version in found.values():
         if version.root == EMPTY_ROOT:
             continue
-        before = known[version.parents[0]].root if version.parents else EMPTY_ROOT
+        parent = known.get(version.parents[0]) if version.parents else None
+        before = parent.root if parent is not None else EMPTY_ROOT
         room = yield from _differing(version.root, before, sent, room)
         if room <= 0:
             break
