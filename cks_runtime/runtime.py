@@ -25,10 +25,10 @@ from cks_runtime.flow.outbox import Outbox
 from cks_runtime.flow.remote import Remote
 from cks_runtime.flow.search import Search
 from cks_runtime.flow.sessions import Sessions
-from cks_runtime.model.errors import CksError
+from cks_runtime.model.errors import CksError, StoreUnusable
 from cks_runtime.model.events import GossipConflictDetected, InferenceConflictDetected
 from cks_runtime.model.history import FIRST_VERSION
-from cks_runtime.model.records import Keyring, derive_key, key_id
+from cks_runtime.model.records import Keyring, derive_key
 from cks_runtime.store.blobs import put_version
 from cks_runtime.store.meta import get_meta, set_meta_once
 from cks_runtime.store.open import open_store
@@ -185,9 +185,19 @@ async def _identity(store: Store, config: RuntimeConfig) -> tuple[Keyring, str]:
             await put_version(unit, FIRST_VERSION, 0)
             replica_id = await set_meta_once(unit, "replica_id", _random_id())
             own = await set_meta_once(unit, "record_secret", secrets.token_hex(32))
-    key = derive_key(config.record_secret or bytes.fromhex(own), "verification-records")
-    name = key_id(key)
-    return Keyring(name, {name: key}), replica_id
+    # what the database's own secret signed before there was another one stays verified
+    secret = _own_secret(own, store.location)
+    signing = [config.record_secret, secret] if config.record_secret else [secret]
+    return Keyring.of(*(derive_key(one, "verification-records") for one in signing)), replica_id
+
+
+def _own_secret(text: str, location: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise StoreUnusable(
+            f"{location}: the stored record secret is damaged.", "Restore the file from a copy."
+        ) from None
 
 
 def _random_id() -> str:

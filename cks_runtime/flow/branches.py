@@ -12,7 +12,7 @@ from cks_runtime.flow.commits import Commits, Moved, Plan, State
 from cks_runtime.flow.conflicts import Conflicts
 from cks_runtime.flow.graphs import Graphs, in_worker
 from cks_runtime.flow.journal import Journal
-from cks_runtime.flow.refusals import check_expected, closed_error, raise_errors
+from cks_runtime.flow.refusals import check_expected, check_text, closed_error, raise_errors
 from cks_runtime.flow.remote_lines import line_of, merged_away
 from cks_runtime.flow.sessions import Sessions
 from cks_runtime.model.canon import Hash
@@ -88,34 +88,34 @@ class Branches:
         version = await self._version_in(parent, version_id)
         await self._require_sound(version.id)
         session_id = (line_of(session_id) or (session_id,))[0]
+        check_text(title=title)
         now_ms = self._clock()
         fork = version
         async with self._store.unit() as unit:
+            generation = (await self._graphs.ancestries([fork.id], unit))[fork.id].generation
             if version.closed:
                 version = Version((fork.id,), fork.root, False, "", f"Branch from {session_id}", now_ms)
-                generation = (await self._graphs.ancestries([fork.id], unit))[fork.id].generation + 1
+                generation += 1
                 await put_version(unit, version, generation)
-            while True:
+            name = branch_name(session_id, title)
+            while await rows.get_session(unit, name) is not None:
                 name = branch_name(session_id, title)
-                created = SessionCreated(
-                    at_ms=now_ms, session_id=name, title=title, version_id=version.id.hex()
-                )
-                (event,) = await append_events(unit, [created])
-                row = SessionRow(
-                    session_id=name,
-                    title=title,
-                    fork_session=session_id,
-                    fork_version=fork.id,
-                    head=version.id,
-                    root=version.root,
-                    closed=False,
-                    created_at_ms=now_ms,
-                    moved_at_ms=now_ms,
-                    moved_seq=event.seq,
-                    generation=0,
-                )
-                if await rows.insert_session(unit, row):
-                    break
+            created = SessionCreated(at_ms=now_ms, session_id=name, title=title, version_id=version.id.hex())
+            (event,) = await append_events(unit, [created])
+            row = SessionRow(
+                session_id=name,
+                title=title,
+                fork_session=session_id,
+                fork_version=fork.id,
+                head=version.id,
+                root=version.root,
+                closed=False,
+                created_at_ms=now_ms,
+                moved_at_ms=now_ms,
+                moved_seq=event.seq,
+                generation=generation,
+            )
+            await rows.insert_session(unit, row)
         await self._journal.told([event])
         return row
 
@@ -168,6 +168,7 @@ class Branches:
                 "Name two different sessions.",
                 argument="source_session_id",
             )
+        check_text(author=author, message=message)
         result: list[MergeDone] = []
         settles = (line_of(source) or ("",))[0] == target
 
@@ -228,9 +229,9 @@ class Branches:
         theirs = await self._graphs.graph(other.root, like=state.graph, reader=reader)
         versions = [await self._graphs.version(base, reader) for base in bases]
         if other.head in bases or (head in bases and not refused):
-            _check_no_conflict(resolutions)
-            if other.head in bases:
+            if other.head in bases:  # merged before: the same call again, its resolutions included
                 return None, MergeDone(head, state.graph, state.graph, True, bases)
+            _check_no_conflict(resolutions)
             version = await self._graphs.version(other.head, reader)
             done = MergeDone(None, state.graph, theirs, False, bases)
             self._commits.require_valid([state.graph, theirs], theirs, [])
@@ -269,6 +270,7 @@ class Branches:
 
     async def revert(self, session_id: str, version_id: str, author: str = "") -> Moved:
         """A new version whose content is that of an earlier one; the history in between stays."""
+        check_text(author=author)
         wanted = await self._sessions.version(version_id)
         graph = await self._graphs.graph(wanted.root)
 
@@ -286,6 +288,7 @@ class Branches:
 
     async def close(self, session_id: str, reopen: bool = False, author: str = "") -> Moved:
         """Close a session, or open it again; a version of its own, so that it replicates."""
+        check_text(author=author)
 
         async def plan(state: State, reader: Reader | None) -> Plan | None:
             if state.row.closed is not reopen:
