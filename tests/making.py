@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cks_runtime.flow.branches import MergeDone, MergeRefused
 from cks_runtime.flow.commits import Moved
 from cks_runtime.model.knowledge import KObject, make_object
 from cks_runtime.model.records import record_operations
@@ -86,3 +87,20 @@ async def ids_of(rt: Runtime, session_id: str) -> Sequence[str]:
     """The ids of a session's head, sorted."""
     _, graph = await rt.sessions.head(session_id)
     return sorted(graph.ids())
+
+
+async def branch(rt: Runtime, of: str = "s", title: str = "") -> str:
+    """The id of a new branch."""
+    return (await rt.branches.create(of, title=title)).session_id
+
+
+async def merged(rt: Runtime, target: str, source: str, **more: Any) -> MergeDone:
+    done = await rt.branches.merge(target, source, **more)
+    assert isinstance(done, MergeDone), done
+    return done
+
+
+async def refused(rt: Runtime, target: str, source: str, **more: Any) -> MergeRefused:
+    found = await rt.branches.merge(target, source, **more)
+    assert isinstance(found, MergeRefused), found
+    return found

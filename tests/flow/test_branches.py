@@ -7,16 +7,27 @@ from typing import Any
 
 import pytest
 from conftest import FakeClock, OpenRuntime, location_of
-from making import evolve, ids_of, patch, prove, relation, remove, step, thing, things
 from making import body as obj
+from making import (
+    branch,
+    evolve,
+    ids_of,
+    merged,
+    patch,
+    prove,
+    refused,
+    relation,
+    remove,
+    step,
+    thing,
+    things,
+)
 
 from cks_runtime.flow import branches
-from cks_runtime.flow.branches import MergeDone, MergeRefused
 from cks_runtime.model.errors import (
     HeadMoved,
     InvalidKnowledge,
     InvalidParameter,
-    SessionClosed,
     SessionNotFound,
     VersionNotFound,
 )
@@ -29,22 +40,6 @@ from cks_runtime.runtime import Runtime
 async def rt(body: str, open_rt: OpenRuntime, tmp_path: Any) -> AsyncIterator[Runtime]:
     async with open_rt(db_path=location_of(body, tmp_path)) as runtime:
         yield runtime
-
-
-async def branch(rt: Runtime, of: str = "s", title: str = "") -> str:
-    return (await rt.branches.create(of, title=title)).session_id
-
-
-async def merged(rt: Runtime, target: str, source: str, **more: Any) -> MergeDone:
-    done = await rt.branches.merge(target, source, **more)
-    assert isinstance(done, MergeDone), done
-    return done
-
-
-async def refused(rt: Runtime, target: str, source: str, **more: Any) -> MergeRefused:
-    found = await rt.branches.merge(target, source, **more)
-    assert isinstance(found, MergeRefused), found
-    return found
 
 
 async def head(rt: Runtime, session_id: str) -> str:
@@ -296,117 +291,3 @@ async def test_verification_records_pass_a_merge_but_cannot_be_made_by_one(
     with pytest.raises(InvalidKnowledge) as caught:
         await evolve(rt, "s", patch("proof", url="https://example.org/forged"))
     assert "CKS-MCP-UNVERIFIED-PROVENANCE" in str(caught.value.details["diagnostics"])
-
-
-# ---- reverting
-
-
-async def test_reverting_makes_a_new_version_and_keeps_the_history(rt: Runtime) -> None:
-    first = await evolve(rt, "s", thing("a", x=1))
-    second = await evolve(rt, "s", patch("a", x=2), thing("b"))
-    moved = await rt.branches.revert("s", first.version.id.hex(), author="ann")
-    assert moved.version.parents == (second.version.id,) and moved.version.root == first.version.root
-    assert moved.version.author == "ann" and first.version.id.hex() in moved.version.message
-    assert (await rt.branches.revert("s", first.version.id.hex())).no_op
-    assert (await rt.branches.revert("s", second.version.id.hex()[:16])).after == second.after
-    page = await rt.sessions.history([(await rt.sessions.get("s")).head], 10)
-    assert len(page.versions) == 5 and page.versions[-1] == FIRST_VERSION
-    with pytest.raises(VersionNotFound):
-        await rt.branches.revert("s", "0" * 64)
-
-
-async def test_reverting_brings_back_records_of_an_older_subject(rt: Runtime, clock: FakeClock) -> None:
-    await evolve(rt, "s", thing("a", x=1))
-    proven = await prove(rt, "s", "a", "proof", clock())
-    await evolve(rt, "s", patch("a", x=2))
-    changed = await evolve(rt, "s", patch("a", x=3))
-    await evolve(rt, "s", remove("proof"))
-    for version in (proven, changed):
-        await rt.branches.revert("s", version.version.id.hex())
-        assert "proof" in await ids_of(rt, "s")
-
-
-# ---- closing
-
-
-async def test_closing_and_reopening_are_versions(rt: Runtime) -> None:
-    made = await evolve(rt, "s", thing("a"))
-    closed = await rt.branches.close("s", author="ann")
-    assert closed.version.closed and closed.version.parents == (made.version.id,)
-    assert (await rt.sessions.get("s")).closed
-    assert (await rt.branches.close("s")).no_op
-    assert [row.session_id for row in await rt.sessions.page(True, "", 9)] == ["s"]
-    reopened = await rt.branches.close("s", reopen=True)
-    assert not reopened.version.closed and (await rt.branches.close("s", reopen=True)).no_op
-    assert await rt.sessions.page(True, "", 9) == []
-    with pytest.raises(SessionNotFound):
-        await rt.branches.close("nobody")
-
-
-async def test_a_closed_target_takes_no_merge_and_no_revert(rt: Runtime) -> None:
-    first = await evolve(rt, "s", thing("a"))
-    other = await branch(rt)
-    await evolve(rt, other, thing("b"))
-    await rt.branches.close("s")
-    with pytest.raises(SessionClosed):
-        await rt.branches.merge("s", other)
-    with pytest.raises(SessionClosed):
-        await rt.branches.merge("s", other, dry_run=True)
-    with pytest.raises(SessionClosed):
-        await rt.branches.revert("s", first.version.id.hex())
-
-
-async def test_a_closed_source_merges_and_leaves_the_target_open(rt: Runtime) -> None:
-    """A target is never moved to a version whose `closed` differs from its own."""
-    await evolve(rt, "s", thing("a"))
-    other = await branch(rt)
-    await evolve(rt, other, thing("b"))
-    closed = await rt.branches.close(other)
-    done = await merged(rt, "s", other)
-    row = await rt.sessions.get("s")
-    assert not row.closed and row.head == done.version_id != closed.version.id
-    version = await rt.graphs.version(row.head)
-    assert closed.version.id in version.parents and not version.closed
-    assert await ids_of(rt, "s") == ["a", "b"] and (await merged(rt, "s", other)).no_op
-
-
-async def test_reverting_keeps_the_sessions_own_state(rt: Runtime) -> None:
-    await evolve(rt, "s", thing("a"))
-    closed = await rt.branches.close("s")
-    await rt.branches.close("s", reopen=True)
-    await evolve(rt, "s", thing("b"))
-    moved = await rt.branches.revert("s", closed.version.id.hex())
-    assert not moved.version.closed and await ids_of(rt, "s") == ["a"]
-
-
-# ---- versions and histories
-
-
-async def test_a_version_is_found_by_a_unique_prefix(rt: Runtime) -> None:
-    made = await evolve(rt, "s", thing("a"))
-    text = made.version.id.hex()
-    assert await rt.sessions.version(text[:8].upper()) == made.version
-    assert await rt.sessions.version(FIRST_VERSION.id.hex()[:9]) == FIRST_VERSION
-    for bad in (text[:7], "", text + "0", "not-hex-at-all"):
-        with pytest.raises(InvalidParameter):
-            await rt.sessions.version(bad)
-    with pytest.raises(VersionNotFound):
-        await rt.sessions.version("00000000")
-
-
-async def test_a_history_comes_in_pages_every_version_before_its_parents(rt: Runtime) -> None:
-    await evolve(rt, "s", thing("a"))
-    for number in range(6):
-        other = await branch(rt)
-        await evolve(rt, other, thing(f"o{number}"))
-        await evolve(rt, "s", thing(f"s{number}"))
-        await merged(rt, "s", other)
-    frontier = [(await rt.sessions.get("s")).head]
-    seen: list[bytes] = []
-    while frontier:
-        page = await rt.sessions.history(frontier, 4)
-        for version in page.versions:
-            assert not set(version.parents) & set(seen)
-            seen.append(version.id)
-        frontier = list(page.frontier)
-    assert len(seen) == len(set(seen)) == 1 + 1 + 3 * 6
