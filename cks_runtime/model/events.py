@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,7 +27,7 @@ class Event(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        default = cls.model_fields["kind"].default
+        default = cls.model_fields["kind"].default if "kind" in cls.__annotations__ else None
         if isinstance(default, str) and default:
             cls.KIND = default
             REGISTRY[default] = cls
@@ -112,7 +113,7 @@ class ConflictClosed(Event):
 
 
 class UnknownEvent(Event):
-    """An event of a kind this build does not know, kept as it was stored."""
+    """An event of a kind this build does not know, or whose row is damaged; `body` is what was stored."""
 
     kind: str = ""
     body: dict[str, Any] = Field(default_factory=dict)
@@ -124,9 +125,12 @@ def event_to_json(event: Event) -> str:
 
 
 def event_from_json(kind: str, body: str, seq: int) -> Event:
-    """The event of a stored row; a kind unknown here comes back as `UnknownEvent`."""
-    known = REGISTRY.get(kind)
-    if known is None:
-        unknown = UnknownEvent.model_validate_json(body)
-        return unknown.model_copy(update={"kind": kind, "seq": seq})
-    return known.model_validate_json(body).model_copy(update={"seq": seq})
+    """The event of a stored row; what cannot be read as its kind comes back as `UnknownEvent`, and never raises."""
+    known = REGISTRY.get(kind, UnknownEvent)
+    try:
+        event = known.model_validate_json(body)
+        if known is not UnknownEvent:
+            return event.model_copy(update={"seq": seq})
+        return event.model_copy(update={"kind": kind, "seq": seq, "body": json.loads(body)})
+    except ValueError:
+        return UnknownEvent(kind=kind, seq=seq, body={"unreadable": body})
