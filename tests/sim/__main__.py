@@ -46,7 +46,7 @@ def main() -> None:
     args = parser.parse_args()
     began = time.monotonic()
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
-    failed, slow, edits, versions, rounds = [], 0, 0, 0, []
+    failed, slow, edits, versions, conflicts, rounds = [], 0, 0, 0, 0, []
     with multiprocessing.Pool(args.jobs) as pool:
         for seed, figures, error in pool.imap_unordered(run, seeds):
             if figures is None:
@@ -56,6 +56,7 @@ def main() -> None:
             rounds.append(figures.to_equal)
             slow += figures.to_equal > 10
             edits += figures.edits
+            conflicts += figures.conflicts
             versions += figures.versions
         took = time.monotonic() - began
         print(f"{len(rounds)} seeds hold, {len(failed)} fail {sorted(failed)[:20]} ({took:.0f} s)")
@@ -63,7 +64,7 @@ def main() -> None:
             f"equal after healing: p50 {share(rounds, 0.5)}, p99 {share(rounds, 0.99)}, most {max(rounds, default=0)}"
             f" rounds; {slow} seeds over 10"
         )
-        print(f"versions per edit: {versions / max(edits, 1):.2f}")
+        print(f"versions per edit: {versions / max(edits, 1):.2f}; {conflicts} conflicts")
         if args.seed is None:
             for replicas in (2, 3, 8, 16):
                 table(pool.map(measured, [(seed, replicas) for seed in range(20)]), replicas)

@@ -17,9 +17,9 @@ from cks_runtime.model.history import FIRST_VERSION, merge_bases, run_sync
 from cks_runtime.model.merge import Merged, merge
 from tests.sim.replica import KEYS, Replica
 
-SESSIONS = ("main", "plan", "facts")
-OBJECTS = tuple(f"o{n}" for n in range(6))
-FIELDS = ("a", "b", "c")
+SESSIONS = ("main", "plan")
+OBJECTS = tuple(f"o{n}" for n in range(4))
+FIELDS = ("a", "b")
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Weather:
         chance = Random(seed)
         return cls(
             replicas=chance.choice((2, 2, 3, 3, 4, 5, 8, 16)),
-            busy_rounds=chance.randint(8, 30),
+            busy_rounds=chance.randint(10, 40),
             loss=chance.choice((0.0, 0.1, 0.2)),
             duplicates=chance.choice((0.0, 0.1, 0.3)),
-            partition=chance.choice((0.0, 0.1, 0.3)),
+            partition=chance.choice((0.0, 0.3, 0.6)),
             restart=chance.choice((0.0, 0.02, 0.05)),
-            edits=chance.choice((0.1, 0.25, 0.5)),
+            edits=chance.choice((0.2, 0.5, 0.8)),
         )
 
 
@@ -259,7 +259,8 @@ class World:
         id = chance.choice(OBJECTS)
         if id not in graph:
             identity = {"id": id, "type": "Thing", "name": id}
-            operation: dict[str, Any] = {"op": "add_object", "identity": identity, "structure": {}}
+            structure = {"a": self.number} if chance.random() < 0.3 else {}
+            operation: dict[str, Any] = {"op": "add_object", "identity": identity, "structure": structure}
             if chance.random() < 0.3 and len(graph):
                 target = chance.choice(sorted(graph.ids()))
                 operation = {
