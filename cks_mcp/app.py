@@ -11,44 +11,24 @@ from typing import Any
 
 from mcp.server.lowlevel import Server
 
-from cks_mcp.calls import Tools, Toolset
 from cks_mcp.llm.ask import Llm, LlmConfig
-from cks_mcp.server import build_server
+from cks_mcp.server import Offer, build_server
 from cks_mcp.services import Services
 from cks_mcp.subscriptions import ResourceUpdates
-from cks_mcp.tools.arbitrate import arbitration
-from cks_mcp.tools.compare import comparisons
-from cks_mcp.tools.conflicts import conflicts
-from cks_mcp.tools.documents import documents
-from cks_mcp.tools.gossip import gossip
-from cks_mcp.tools.history import history
-from cks_mcp.tools.lines import lines
-from cks_mcp.tools.read import reads
-from cks_mcp.tools.write import core
-from cks_mcp.views import build_resources, follow
+from cks_mcp.touched import follow
 from cks_runtime.config import RuntimeConfig
 from cks_runtime.flow.gossip import GossipConfig
 from cks_runtime.runtime import Runtime
 from cks_runtime.settings import Settings
 from sweepers import SweeperTeam
 
-TOOLSETS: tuple[Toolset, ...] = (
-    core,
-    reads,
-    history,
-    comparisons,
-    lines,
-    conflicts,
-    gossip,
-    arbitration,
-    documents,
-)
-
 INSTRUCTIONS = (
     "Shared, versioned knowledge: typed objects, relations and reasoning steps in sessions. Read with "
     "explain_knowledge, query_subgraph and search_knowledge; edit with evolve_knowledge; try things on a branch "
     "(create_branch, merge_branch). Nothing is ever lost: every edit is a version. What disagrees or went stale "
-    "comes through list_inference_conflicts and list_gossip_conflicts, which take notices off a queue."
+    "comes through list_inference_conflicts and list_gossip_conflicts, which take notices off a queue. Markdown "
+    "documents are read with mark_fetch and written with mark_publish; a lost race answers with a merged candidate to "
+    "review."
 )
 
 log = logging.getLogger("cks_mcp")
@@ -78,14 +58,17 @@ def make_server(settings: Settings, config: RuntimeConfig) -> Server[Services]:
         name="cks-mcp",
         version=version("cks"),
         instructions=INSTRUCTIONS,
-        tools=Tools(
-            [toolset for toolset in TOOLSETS if toolset.name in settings.toolsets],
-            request_bytes_max=settings.max_request_bytes,
-        ),
-        resources=build_resources(),
+        offer=lambda: make_offer(settings),
         updates=updates,
         lifespan=lifespan,
     )
+
+
+def make_offer(settings: Settings) -> Offer:
+    """Every tool and resource that the settings switch on."""
+    from cks_mcp.offer import offer
+
+    return offer(settings.toolsets, settings.max_request_bytes)
 
 
 @asynccontextmanager

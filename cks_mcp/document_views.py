@@ -1,17 +1,11 @@
-"""Documents as resources, `doc:///team/plan.md`, and which of them an event touches."""
+"""Documents as resources, `doc:///team/plan.md`."""
 
 from __future__ import annotations
-
-from urllib.parse import quote
 
 from cks_mcp.resources import Resources
 from cks_mcp.services import Ctx
 from cks_runtime.flow.documents import Archived
-from cks_runtime.model.document_events import DocumentPublished
 from cks_runtime.model.errors import DocumentNotFound
-from cks_runtime.model.events import Event
-
-_UNQUOTED = "/:@!$&'()*+,;="  # RFC 3986: what may stand in a path as it is
 
 
 def register(resources: Resources) -> None:
@@ -34,10 +28,3 @@ def register(resources: Resources) -> None:
                 version=found.head.version,
             )
         return found.body
-
-
-def touched(event: Event) -> list[str]:
-    """URIs of the document that has a new version: as RFC 3986 spells it, and plainly where that differs."""
-    if not isinstance(event, DocumentPublished):
-        return []
-    return list(dict.fromkeys([f"doc://{quote(event.path, safe=_UNQUOTED)}", f"doc://{event.path}"]))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import ListenHandler
@@ -49,13 +50,16 @@ def build_server(
     name: str,
     version: str,
     instructions: str,
-    tools: Tools,
-    resources: Resources,
+    offer: Offer | Callable[[], Offer],
     updates: ResourceUpdates,
     lifespan: Lifespan[App],
 ) -> Server[App]:
-    """A server for any transport. `lifespan` opens what tools get as `ctx.app`; `updates` is run around it."""
-    handlers = _Handlers(tools, resources, updates)
+    """A server for any transport. `lifespan` opens what tools get as `ctx.app`; `updates` is run around it.
+
+    An `offer` that is still to be made is made, in a worker thread, when the first client asks for it: loading every
+    tool takes longer than a start may.
+    """
+    handlers = _Handlers(offer, updates)
 
     @asynccontextmanager
     async def whole_lifespan(_: Server[App]) -> AsyncIterator[App]:
@@ -119,22 +123,38 @@ def _protocol_error(error: CksError) -> MCPError:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a server has for its clients."""
+
+    tools: Tools
+    resources: Resources
+
+
 class _Handlers:
-    def __init__(self, tools: Tools, resources: Resources, updates: ResourceUpdates) -> None:
-        self._tools = tools
-        self._resources = resources
+    def __init__(self, offer: Offer | Callable[[], Offer], updates: ResourceUpdates) -> None:
+        self._offered = offer
+        self._making = anyio.Lock()
         self._updates = updates
+
+    async def _offer(self) -> Offer:
+        if isinstance(self._offered, Offer):
+            return self._offered
+        async with self._making:
+            if not isinstance(self._offered, Offer):
+                self._offered = await anyio.to_thread.run_sync(self._offered)
+        return self._offered
 
     async def list_tools(
         self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListToolsResult:
         _refuse_cursor(params)
-        return ListToolsResult(tools=self._tools.listed())
+        return ListToolsResult(tools=(await self._offer()).tools.listed())
 
     async def call_tool(self, ctx: ServerRequestContext[Any], params: CallToolRequestParams) -> Any:
         sent: Mapping[str, Any] = ctx.params.sent if isinstance(ctx.params, _Call) else ctx.params or {}
         size = ctx.request.size_bytes if isinstance(ctx.request, RequestSize) else 0
-        return await self._tools.call(
+        return await (await self._offer()).tools.call(
             sent.get("name"), sent.get("arguments", {}), _context(ctx), request_bytes=size
         )
 
@@ -142,19 +162,21 @@ class _Handlers:
         self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
         _refuse_cursor(params)
-        return ListResourcesResult(resources=self._resources.listed())
+        return ListResourcesResult(resources=(await self._offer()).resources.listed())
 
     async def list_templates(
         self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListResourceTemplatesResult:
         _refuse_cursor(params)
-        return ListResourceTemplatesResult(resource_templates=self._resources.listed_templates())
+        return ListResourceTemplatesResult(
+            resource_templates=(await self._offer()).resources.listed_templates()
+        )
 
     async def read_resource(
         self, ctx: ServerRequestContext[Any], params: ReadResourceRequestParams
     ) -> ReadResourceResult:
         try:
-            contents = await self._resources.read(str(params.uri), _context(ctx))
+            contents = await (await self._offer()).resources.read(str(params.uri), _context(ctx))
         except Exception as error:
             raise _protocol_error(describe_error(error, uri=str(params.uri)[:200])) from error
         return ReadResourceResult(

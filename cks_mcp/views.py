@@ -8,21 +8,11 @@ from cks_mcp import document_views
 from cks_mcp.answers import fitting
 from cks_mcp.resources import Resources
 from cks_mcp.services import Ctx
-from cks_mcp.subscriptions import ResourceUpdates
 from cks_mcp.tools.common import version_json
 from cks_mcp.tools.conflicts import record_json
-from cks_runtime.flow.bus import Subscription
-from cks_runtime.model.events import ConflictClosed, Event, HeadMoved, SessionCreated
 
 KINDS = ("gossip", "inference", "temporal", "provenance")
 PAGE = 200
-
-_KIND_OF = {
-    "GossipConflictDetected": "gossip",
-    "InferenceConflictDetected": "inference",
-    "TemporalConflictDetected": "temporal",
-    "VerificationExpired": "provenance",
-}
 
 
 def build_resources() -> Resources:
@@ -59,21 +49,3 @@ def _conflicts_of(resources: Resources, kind: str) -> None:
         count = fitting(shown)
         total = (await ctx.app.rt.conflicts.count_open()).get(kind, 0)
         return {"count": count, "total": total, "conflicts": shown[:count]}
-
-
-def touched(event: Event) -> list[str]:
-    """URIs of the resources that show something else after this event."""
-    uris = document_views.touched(event)
-    if isinstance(event, HeadMoved | SessionCreated):
-        uris.append(f"cks://sessions/{event.session_id}")
-    kind = event.conflict_kind if isinstance(event, ConflictClosed) else _KIND_OF.get(event.kind)
-    if kind is not None:
-        uris += [f"cks://conflicts/{kind}", f"cks://sessions/{event.session_id}"]
-    return uris
-
-
-async def follow(events: Subscription, updates: ResourceUpdates) -> None:
-    """Service: tell subscribed clients what changed, in this process or another."""
-    async with events:
-        async for event in events:
-            updates.touch(*touched(event))

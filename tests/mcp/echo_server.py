@@ -24,7 +24,7 @@ from cks_mcp.answers import Answer, Result
 from cks_mcp.arguments import Args
 from cks_mcp.calls import ToolContext, Tools, Toolset
 from cks_mcp.resources import Resources
-from cks_mcp.server import build_server
+from cks_mcp.server import Offer, build_server
 from cks_mcp.subscriptions import ResourceUpdates
 from cks_runtime.model.errors import HeadMoved
 
@@ -222,8 +222,7 @@ def make_server(request_bytes_max: int = 5_000_000, trace: str | None = None) ->
         name="echo",
         version="1.0",
         instructions="Echoes.",
-        tools=Tools([echo], request_bytes_max=request_bytes_max),
-        resources=resources,
+        offer=Offer(Tools([echo], request_bytes_max=request_bytes_max), resources),
         updates=updates,
         lifespan=lifespan,
     )
