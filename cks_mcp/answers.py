@@ -10,6 +10,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from cks_mcp.plain import dump_json, scrub, scrub_text
+from cks_mcp.trimming import trimmed
 from cks_runtime.model.errors import TooLarge
 
 ANSWER_BYTES_MAX = 60_000
@@ -20,7 +21,6 @@ PAGE_BYTES = 24_000
 """Items up to this size leave room for the text copy beside them."""
 SUMMARY_BYTES = 2_000
 ROOM_BYTES = ANSWER_BYTES_MAX - ENVELOPE_BYTES
-_TRIM_STEPS_MAX = 200
 
 
 class Result(BaseModel):
@@ -156,38 +156,3 @@ def _brief(value: Any) -> Any:
             return value[:80] + "…"
         case _:
             return value
-
-
-def trimmed(structured: dict[str, Any], budget: int) -> dict[str, Any]:
-    """The same answer within `budget` bytes: the longest lists and texts are cut bit by bit until it fits."""
-    if len(dump_json(structured)) <= budget:
-        return structured
-    copy: dict[str, Any] = scrub(structured)  # every container is new, so cutting here changes nobody's value
-    copy["truncated"] = True
-    for _ in range(_TRIM_STEPS_MAX):
-        if len(dump_json(copy)) <= budget:
-            break
-        holder, key = _longest(copy)
-        value = holder[key]
-        holder[key] = value[: len(value) * 4 // 5] + ("…" if isinstance(value, str) else [])
-    return copy
-
-
-def _longest(root: dict[str, Any]) -> tuple[Any, Any]:
-    """Where the longest list or text stands; what holds it is longer still, so outer lists go first."""
-    best: tuple[int, Any, Any] = (-1, root, next(iter(root)))
-    stack: list[Any] = [root]
-    while stack:
-        holder = stack.pop()
-        pairs = holder.items() if isinstance(holder, dict) else enumerate(holder)
-        for key, value in pairs:
-            if isinstance(value, dict):
-                stack.append(value)
-                continue
-            if isinstance(value, list):
-                stack.append(value)
-            if isinstance(value, str) or (isinstance(value, list) and len(value) > 1):
-                size = len(dump_json(value))
-                if size > best[0]:
-                    best = (size, holder, key)
-    return best[1], best[2]

@@ -11,9 +11,10 @@ from mcp_types import Resource as ListedResource
 from mcp_types import ResourceTemplate as ListedTemplate
 from pydantic import BaseModel
 
-from cks_mcp.answers import ROOM_BYTES, as_json, trimmed
+from cks_mcp.answers import ROOM_BYTES, as_json
 from cks_mcp.calls import ToolContext
 from cks_mcp.plain import dump_json, scrub_text, shorten_name
+from cks_mcp.trimming import trimmed
 from cks_runtime.model.errors import ObjectNotFound
 
 JSON_TYPE = "application/json"

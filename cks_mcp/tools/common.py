@@ -11,10 +11,11 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from pydantic import Field
 
-from cks_mcp.answers import fitting, trimmed
+from cks_mcp.answers import fitting
 from cks_mcp.arguments import Args
 from cks_mcp.plain import dump_json
 from cks_mcp.services import Ctx
+from cks_mcp.trimming import trimmed
 from cks_runtime.flow.remote_lines import check_line_id
 from cks_runtime.model.canon import Json
 from cks_runtime.model.diff import GraphDiff, changed_json, graph_diff

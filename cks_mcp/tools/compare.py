@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cks_mcp.answers import Result, trimmed
+from cks_mcp.answers import Result
 from cks_mcp.calls import Toolset
 from cks_mcp.plain import dump_json
 from cks_mcp.services import Ctx
@@ -24,6 +24,7 @@ from cks_mcp.tools.common import (
     to_cursor,
     wrong_cursor,
 )
+from cks_mcp.trimming import trimmed
 from cks_runtime.flow.graphs import in_worker
 from cks_runtime.flow.remote_lines import check_line_id
 from cks_runtime.model.canon import Json

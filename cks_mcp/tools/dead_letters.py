@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cks_mcp.answers import Result, fitting, trimmed
+from cks_mcp.answers import Result, fitting
 from cks_mcp.arguments import Args
 from cks_mcp.calls import Toolset
 from cks_mcp.services import Ctx
 from cks_mcp.tools.agent import AllSessions, TaskType
 from cks_mcp.tools.common import Cursor, Limit, from_cursor, to_cursor
+from cks_mcp.trimming import trimmed
 from cks_runtime.model.diagnostics import CONFIDENCE_CONFLICT, STALE_PREMISE
 from cks_runtime.model.errors import InvalidParameter
 from cks_runtime.model.knowledge import check_session_id

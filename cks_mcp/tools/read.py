@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cks_mcp.answers import Answer, Result, as_json, fitting, plain, summary, trimmed
+from cks_mcp.answers import Answer, Result, as_json, fitting, plain, summary
 from cks_mcp.calls import Toolset
 from cks_mcp.services import Ctx
 from cks_mcp.tools.common import (
@@ -22,6 +22,7 @@ from cks_mcp.tools.common import (
     version_json,
     wrong_cursor,
 )
+from cks_mcp.trimming import trimmed
 from cks_runtime.flow.graphs import in_worker
 from cks_runtime.flow.search import Hit
 from cks_runtime.model.canon import parse_exact

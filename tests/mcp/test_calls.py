@@ -23,11 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from echo_server import echo, make_server
 
-from cks_mcp.answers import ANSWER_BYTES_MAX, PAGE_BYTES, Answer, Result, as_json, fitting, success, trimmed
+from cks_mcp.answers import ANSWER_BYTES_MAX, PAGE_BYTES, Answer, Result, as_json, fitting, success
 from cks_mcp.arguments import Args
 from cks_mcp.calls import ToolContext, Tools, Toolset
 from cks_mcp.plain import dump_json, shorten
 from cks_mcp.schemas import input_schema, output_schema
+from cks_mcp.trimming import trimmed
 
 MODES = ["auto", "legacy"]
 
