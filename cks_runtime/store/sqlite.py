@@ -72,7 +72,7 @@ class SqliteStore:
         self.has_outbox = location != MEMORY
         self._synchronous = synchronous
         self._writer: aiosqlite.Connection | None = None
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)
         self._idle: list[aiosqlite.Connection] = []
         self._slots = anyio.Semaphore(READERS_MAX)
         self._closed = False
