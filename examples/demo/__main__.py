@@ -10,10 +10,10 @@ from pathlib import Path
 
 import anyio
 
-from examples.demo import documents, main_job
+from examples.demo import critic, documents, main_job, replicas
 from examples.demo.stage import Stage
 
-ACTS = (main_job.play, documents.play)
+ACTS = (main_job.play, replicas.play, critic.play, documents.play)
 
 
 async def play(stage: Stage) -> None:

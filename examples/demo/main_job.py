@@ -147,7 +147,10 @@ async def compare(stage: Stage, ben: Agent) -> None:
         for field, change in entry["changes"].items()
     ]
     stage.table(("object", "field", "from", "to"), rows, f"From {short(first)} to the head")
-    stage.check(diff["changed"]["updated"]["count"] == len(diff["objects"]) > 0, "the difference is told field by field")
+    stage.check(
+        diff["changed"]["updated"]["count"] == len(diff["objects"]) > 0,
+        "the difference is told field by field",
+    )
 
 
 async def disagree(stage: Stage, ada: Agent, ben: Agent) -> None:
