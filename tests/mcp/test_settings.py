@@ -135,7 +135,11 @@ def test_a_wrong_value_is_one_line(monkeypatch: pytest.MonkeyPatch, variable: st
 
 def test_the_program_stops_with_code_2() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from cks_runtime.settings import settings_or_exit\nsettings_or_exit('cks-mcp')"],
+        [
+            sys.executable,
+            "-c",
+            "from cks_runtime.settings import settings_or_exit\nsettings_or_exit('cks-mcp')",
+        ],
         env={**os.environ, "CKS_GOSSIP_PORT": "x"},
         capture_output=True,
         text=True,
