@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import compress, count, islice, repeat
 from operator import ge, ne
 
-from cks_mcp.merging.myers import Pairs, common_pairs, equal_run, equal_tail
+from cks_mcp.merging.myers import Budget, Pairs, common_pairs, equal_run, equal_tail
 
 Hunk = tuple[int, int, int, int]
 """Lines a0 to a1 of one text became lines b0 to b1 of the other (0-based, ends excluded)."""
@@ -26,6 +26,12 @@ SMALL = 256
 BLOCKS = (32, 8)
 """Lines of the blocks that serve as anchors where single lines repeat, by level."""
 CHARS = 0x110000
+SHARED_MIN = 4
+"""Equal lines that are worth a place of their own between two differences; git's merge uses the same number."""
+HUNKS_MAX = 100_000
+"""Hunks from which on equal lines between them have to be worth it: only so memory stays in bounds."""
+STEP = 16
+"""Equal lines in a row that are looked at one by one before slices are compared."""
 
 
 def intern(base: list[str], *sides: list[str]) -> list[list[int]]:
@@ -37,24 +43,33 @@ def intern(base: list[str], *sides: list[str]) -> list[list[int]]:
     return [list(map(first.get, lines, repeat(ABSENT))) for lines in (base, *sides)]
 
 
-def diff(a: list[int], *sides: list[int]) -> list[list[Hunk]]:
-    """For each side the hunks that turn `a` into it, in order, never touching; all numbered with `a` as base."""
+def diff(a: list[int], b: list[int], budget: Budget) -> list[Hunk]:
+    """The hunks that turn `a` into `b`, in order, never touching; both are numbered with `a` as base."""
     once = [1] * len(a) + [0]  # the last stands for ABSENT
     for repeated in set(compress(a, map(ne, a, count()))):
         once[repeated] = 0
-    return [_hunks(a, side, once) for side in sides]
-
-
-def _hunks(a: list[int], b: list[int], once: list[int]) -> list[Hunk]:
     hunks: list[Hunk] = []
     work: list[Gap] = []
     chosen = list(map(once.__getitem__, b))
     anchors = _in_order(list(compress(b, chosen)), list(compress(range(len(b)), chosen)))
     _cut(a, b, (0, len(a), 0, len(b), 0), anchors, hunks, work)
     while work:
-        _solve(a, b, work.pop(), hunks, work)
+        _solve(a, b, work.pop(), hunks, work, budget)
     hunks.sort()
+    if len(hunks) > HUNKS_MAX:
+        hunks = coarser(hunks)
     return _slid_down(a, b, hunks)
+
+
+def coarser(hunks: list[Hunk]) -> list[Hunk]:
+    """The hunks, those with less than SHARED_MIN equal lines between them taken together."""
+    spans = hunks[:1]
+    for a0, a1, b0, b1 in hunks[1:]:
+        if a0 - spans[-1][1] < SHARED_MIN:
+            spans[-1] = (spans[-1][0], a1, spans[-1][2], b1)
+        else:
+            spans.append((a0, a1, b0, b1))
+    return spans
 
 
 def _cut(
@@ -67,11 +82,17 @@ def _cut(
     at_b.append(b1)
     k = 0
     while True:
-        run = equal_run(a, b, x, y, min(a1 - x, b1 - y))
+        run = 0
+        for one, other in zip(a[x : x + STEP], b[y : y + STEP], strict=False):
+            if one != other:
+                break
+            run += 1
+        if run == STEP or run > a1 - x or run > b1 - y:
+            run = equal_run(a, b, x, y, min(a1 - x, b1 - y))
         x, y = x + run, y + run
         if x == a1 and y == b1:
             return
-        k = bisect_left(at_b, y, k)
+        k = bisect_left(at_b, y, k, min(k + run + 1, len(at_b)))
         while at_a[k] < x:
             k += 1
         x_next, y_next = at_a[k], at_b[k]
@@ -82,7 +103,7 @@ def _cut(
         x, y = x_next, y_next
 
 
-def _solve(a: list[int], b: list[int], gap: Gap, hunks: list[Hunk], work: list[Gap]) -> None:
+def _solve(a: list[int], b: list[int], gap: Gap, hunks: list[Hunk], work: list[Gap], budget: Budget) -> None:
     a0, a1, b0, b1, level = gap
     tail = equal_tail(a, b, a1, b1, min(a1 - a0, b1 - b0))
     a1, b1 = a1 - tail, b1 - tail
@@ -98,10 +119,13 @@ def _solve(a: list[int], b: list[int], gap: Gap, hunks: list[Hunk], work: list[G
             _cut(a, b, gap, ([x + a0 for x in at_a], [y + b0 for y in at_b]), hunks, work)
             return
     # Lines the other side does not have cannot match; without them Myers has few edits to look at.
-    left = list(compress(range(a0, a1), map(known.__contains__, part_a)))
-    right = list(compress(range(b0, b1), map(known.__contains__, part_b)))
-    at_a, at_b = common_pairs([a[i] for i in left], [b[j] for j in right])
-    _cut(a, b, gap, ([left[i] for i in at_a], [right[j] for j in at_b]), hunks, None)
+    left = [i for i in range(a0, a1) if a[i] in known]
+    right = [j for j in range(b0, b1) if b[j] in known]
+    few_a, few_b = [a[i] for i in left], [b[j] for j in right]
+    if few_a != few_b:
+        at_a, at_b = common_pairs(few_a, few_b, budget)
+        left, right = [left[i] for i in at_a], [right[j] for j in at_b]
+    _cut(a, b, gap, (left, right), hunks, None)
 
 
 def _anchors(a: list[int], b: list[int], level: int) -> Pairs:

@@ -6,11 +6,9 @@ only touch, sharing no base line, do not conflict: both are kept in the order of
 
 from typing import Literal, NamedTuple
 
-from cks_mcp.merging.diff import Hunk, diff, intern
+from cks_mcp.merging.diff import SHARED_MIN, Hunk, coarser, diff, intern
 from cks_mcp.merging.lines import closed, is_open
-
-SHARED_MIN = 4
-"""Lines that both sides of a conflict must share for it to be split there; git's merge uses the same number."""
+from cks_mcp.merging.myers import Budget
 
 
 class Texts(NamedTuple):
@@ -125,45 +123,49 @@ def joined(texts: Texts, chunks: list[Chunk]) -> Chunk:
 
 
 def sides(texts: Texts, chunk: Chunk) -> tuple[list[str], list[str]]:
-    """The lines of ours and of theirs; last lines that differ only in their line end have it."""
+    """The lines of ours and of theirs; where their last lines differ only in that one is open, it is ended."""
     ours, theirs = texts.ours[chunk.o0 : chunk.o1], texts.theirs[chunk.t0 : chunk.t1]
-    if ours and theirs and closed(ours[-1]) == closed(theirs[-1]):
-        ours[-1] = theirs[-1] = closed(ours[-1]) if ours[-1] != theirs[-1] else ours[-1]
+    if ours and theirs and is_open(ours[-1]) != is_open(theirs[-1]):
+        left_open, ended = (ours, theirs) if is_open(ours[-1]) else (theirs, ours)
+        if ended[-1] in (closed(left_open[-1]), closed(left_open[-1]) + "\r"):
+            left_open[-1] = ended[-1]
     return ours, theirs
 
 
-def parts_of(texts: Texts, chunk: Chunk) -> list[list[str] | Block]:
-    """A conflict as lines both sides share and blocks in which they differ at the head and at the tail."""
+def parts_of(texts: Texts, chunk: Chunk, end: str, budget: Budget) -> list[list[str] | Block]:
+    """A conflict as lines both sides share and blocks in which they differ at the head and at the tail.
+
+    An open line in a block is ended with `end` and LF, for the marker that follows.
+    """
     ours, theirs = sides(texts, chunk)
+    if not (ours and theirs and ours[-1] == theirs[-1]):
+        ours, theirs = (
+            [*side[:-1], *(closed(x) + end if is_open(x) else x for x in side[-1:])]
+            for side in (ours, theirs)
+        )
     if min(len(ours), len(theirs)) <= SHARED_MIN or set(ours).isdisjoint(theirs):
         spans = [(0, len(ours), 0, len(theirs))]
     elif (len(ours), ours) <= (len(theirs), theirs):  # compared in one order, so that sides can be swapped
-        spans = _blocks(ours, theirs)
+        spans = _blocks(ours, theirs, budget)
     else:
-        spans = [(o0, o1, t0, t1) for t0, t1, o0, o1 in _blocks(theirs, ours)]
+        spans = [(o0, o1, t0, t1) for t0, t1, o0, o1 in _blocks(theirs, ours, budget)]
     parts: list[list[str] | Block] = []
-    end = 0
+    done = 0
     for o0, o1, t0, t1 in spans:
         while o0 < o1 and t0 < t1 and ours[o0] == theirs[t0]:
             o0, t0 = o0 + 1, t0 + 1
         while o0 < o1 and t0 < t1 and ours[o1 - 1] == theirs[t1 - 1]:
             o1, t1 = o1 - 1, t1 - 1
-        if end < o0:
-            parts.append(ours[end:o0])
+        if done < o0:
+            parts.append(ours[done:o0])
         parts.append(Block(ours[o0:o1], theirs[t0:t1], chunk.o0 + o0, chunk.t0 + t0))
-        end = o1
-    if end < len(ours):
-        parts.append(ours[end:])
+        done = o1
+    if done < len(ours):
+        parts.append(ours[done:])
     return parts
 
 
-def _blocks(a: list[str], b: list[str]) -> list[Hunk]:
-    """Where `a` and `b` differ, places with less than SHARED_MIN equal lines between them taken together."""
-    [hunks] = diff(*intern(a, b))
-    spans = hunks[:1]
-    for a0, a1, b0, b1 in hunks[1:]:
-        if a0 - spans[-1][1] < SHARED_MIN:
-            spans[-1] = (spans[-1][0], a1, spans[-1][2], b1)
-        else:
-            spans.append((a0, a1, b0, b1))
-    return spans
+def _blocks(a: list[str], b: list[str], budget: Budget) -> list[Hunk]:
+    """Where `a` and `b` differ, few equal lines between differences not counted."""
+    in_a, in_b = intern(a, b)
+    return coarser(diff(in_a, in_b, budget))

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from cks_mcp.merging import markdown
 from cks_mcp.merging.candidate import MergeWarning
-from cks_mcp.merging.scene import SIDES, Added, Scene, other, quoted
+from cks_mcp.merging.diff3 import sides
+from cks_mcp.merging.scene import BULLETS, FENCES, HEADINGS, ROWS, SIDES, Added, Scene, other, quoted
 
 ALIKE = 0.6
 """Share of words in common (Dice) from which two bullets may say the same."""
@@ -14,6 +15,7 @@ COMMON = 8
 """A word that more bullets of a side have than this does not bring two bullets together."""
 TELLING = 12
 """Characters from which it means something to find a line twice."""
+NOT_PROSE = BULLETS | HEADINGS | ROWS | FENCES
 
 
 def table_row(scene: Scene) -> Iterator[MergeWarning]:
@@ -36,8 +38,8 @@ def _first_cell(line: str) -> str:
 
 def heading_twice(scene: Scene) -> Iterator[MergeWarning]:
     """The same heading added by each side, at two places."""
-    mine = {markdown.heading(entry[1]): entry for entry in scene.kinds["ours"].headings}
-    for entry in scene.kinds["theirs"].headings if mine else ():
+    mine = {markdown.heading(entry[1]): entry for entry in scene.added["ours"].of(HEADINGS)}
+    for entry in scene.added["theirs"].of(HEADINGS) if mine else ():
         twin = mine.get(markdown.heading(entry[1]))
         if twin is None or markdown.heading(entry[1]) is None or _in_one_block(twin, entry):
             continue
@@ -47,28 +49,30 @@ def heading_twice(scene: Scene) -> Iterator[MergeWarning]:
 
 
 def text_twice(scene: Scene) -> Iterator[MergeWarning]:
-    """Lines that each side added, at two places; lines in a row are one warning."""
-    mine: dict[str, Added] = {entry[1]: entry for entry in scene.kinds["ours"].others if _telling(entry[1])}
+    """Lines of prose that each side added, at two places; lines in a row are one warning."""
+    ours, theirs = scene.added["ours"], scene.added["theirs"]
+    both = {line for line in set(ours.lines).intersection(theirs.lines) if _telling(line)}
+    mine = {entry[1]: entry for entry in ours.equal_to(both)} if both else {}
     last = (-2, -2)
-    for entry in scene.kinds["theirs"].others if mine else ():
-        twin = mine.get(entry[1])
-        if twin is None or _in_one_block(twin, entry):
-            continue
-        follows = (twin[0] - 1, entry[0] - 1) == last
-        last = twin[0], entry[0]
-        if not follows:
-            text = f"Ours and theirs both added {quoted(entry[1])}; it stands here twice."
-            yield scene.warning("text_twice", tuple(sorted(last)), text)
+    for entry in theirs.equal_to(both) if both else ():
+        twin = mine[entry[1]]
+        if not _in_one_block(twin, entry):
+            follows = (twin[0] - 1, entry[0] - 1) == last
+            last = twin[0], entry[0]
+            if not follows:
+                text = f"Ours and theirs both added {quoted(entry[1])}; it stands here twice."
+                yield scene.warning("text_twice", tuple(sorted(last)), text)
 
 
 def moved_and_edited(scene: Scene) -> Iterator[MergeWarning]:
     """Lines that one side moved away while the other edited the place where they were."""
     for side in SIDES:
-        places = {line: index for index, line, _ in scene.added[side] if line.strip()}
-        for chunk, (first, end) in zip(scene.chunks, scene.spans, strict=True):
+        places = scene.moved[side]
+        for chunk, (first, end) in zip(scene.chunks, scene.spans, strict=True) if places else ():
             if chunk.kind != "conflict" or chunk.b0 == chunk.b1:
                 continue
-            base = scene.texts.base[chunk.b0 : chunk.b1]
+            kept = set(sides(scene.texts, chunk)[SIDES.index(side)])
+            base = (line for line in scene.texts.base[chunk.b0 : chunk.b1] if line not in kept)
             moved = [line for line in base if line in places and not first <= places[line] < end]
             if sum(map(len, moved)) >= TELLING:
                 text = f"{side.capitalize()} moved {quoted(moved[0])} here, {other(side)} edited it where it was."
@@ -77,7 +81,7 @@ def moved_and_edited(scene: Scene) -> Iterator[MergeWarning]:
 
 def duplicate_bullet(scene: Scene) -> Iterator[MergeWarning]:
     """List items, one from each side, that say the same in the same or in other words."""
-    mine, yours = scene.kinds["ours"].bullets, scene.kinds["theirs"].bullets
+    mine, yours = scene.bullets["ours"], scene.bullets["theirs"]
     pairs = _alike(mine, yours) if max(len(mine), len(yours)) <= ALIKE_MAX else _equal(mine, yours)
     for one, two in pairs:
         if not _in_one_block(one, two):
@@ -121,7 +125,8 @@ def _dice(a: frozenset[str], b: frozenset[str]) -> float:
 
 
 def _telling(line: str) -> bool:
-    return len(line.strip()) >= TELLING
+    text = line.strip()
+    return len(text) >= TELLING and text[0] not in NOT_PROSE
 
 
 def _in_one_block(one: Added, two: Added) -> bool:

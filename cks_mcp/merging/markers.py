@@ -5,7 +5,7 @@ from itertools import count
 from typing import NamedTuple
 
 from cks_mcp.merging.diff3 import Block, Chunk, Texts, parts_of, sides
-from cks_mcp.merging.lines import closed, is_open
+from cks_mcp.merging.myers import Budget
 
 WIDTH = 7
 WIDTH_MAX = 256
@@ -59,15 +59,13 @@ class Style(NamedTuple):
     def block(self, ours: list[str], theirs: list[str]) -> list[str]:
         """The lines of a conflict, each marker on a line of its own."""
         opening, middle, closing = (sign * self.width + label + self.end for sign, label in LABELS)
-        return [opening, *self._ended(ours), middle, *self._ended(theirs), closing]
-
-    def _ended(self, side: list[str]) -> list[str]:
-        return [*side[:-1], closed(side[-1]) + self.end] if side and is_open(side[-1]) else side
+        return [opening, *ours, middle, *theirs, closing]
 
 
 def render(texts: Texts, chunks: list[Chunk], style: Style) -> Rendered:
     """Base lines that both sides kept, and each chunk as its side has it or between markers."""
     base, ours, theirs = texts
+    budget = Budget(len(ours) + len(theirs))
     lines: list[str] = []
     spans: list[tuple[int, int]] = []
     places: list[Place] = []
@@ -82,7 +80,7 @@ def render(texts: Texts, chunks: list[Chunk], style: Style) -> Rendered:
         elif chunk.kind == "same":
             lines += sides(texts, chunk)[0]
         else:
-            for part in parts_of(texts, chunk):
+            for part in parts_of(texts, chunk, style.end, budget):
                 if isinstance(part, Block):
                     written = style.block(part.ours, part.theirs)
                     places.append(Place(chunk, part, len(lines), len(lines) + len(written)))

@@ -6,6 +6,7 @@ from cks_mcp.merging.diff import Hunk, diff, intern
 from cks_mcp.merging.diff3 import Chunk, Texts, chunks_of, judged
 from cks_mcp.merging.lines import join, split, window
 from cks_mcp.merging.markers import Place, Style, render, uses_crlf, width_for
+from cks_mcp.merging.myers import Budget
 from cks_mcp.merging.scene import Scene
 from cks_mcp.merging.warnings import warnings_of
 
@@ -19,7 +20,7 @@ def merge3(base: str, ours: str, theirs: str) -> Candidate:
     cut = window(base, ours, theirs)
     texts = Texts(split(cut.cut(base)), split(cut.cut(ours)), split(cut.cut(theirs)))
     numbers = intern(*texts)
-    o_hunks, t_hunks = diff(*numbers)
+    o_hunks, t_hunks = (diff(numbers[0], side, Budget(len(numbers[0]) + len(side))) for side in numbers[1:])
     chunks = _chunks(texts, numbers, o_hunks, t_hunks)
     marked = any(chunk.kind == "conflict" for chunk in chunks)
     style = Style(0, "")

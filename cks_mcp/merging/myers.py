@@ -11,34 +11,43 @@ from operator import ne
 Pairs = tuple[list[int], list[int]]
 Snake = tuple[int, int, int]
 
-STEPS = 600_000
-"""Lines times edits looked ahead: about what a diff of texts with no structure may cost."""
-AHEAD_MIN, AHEAD_MAX = 4, 512
+AHEAD_MIN, AHEAD_MAX = 16, 512
+STEPS, STEPS_PER_LINE, STEPS_PER_SEARCH = 400_000, 1, 20
 LONG = 12
 """Equal lines in a row from which on comparing slices is cheaper than comparing lines."""
 
 
-def common_pairs(a: list[int], b: list[int]) -> Pairs:
+class Budget:
+    """Steps that the searches of one diff may still take together: with none left, gaps stay as they are."""
+
+    def __init__(self, lines: int) -> None:
+        self.left = STEPS + STEPS_PER_LINE * lines
+
+
+def common_pairs(a: list[int], b: list[int], budget: Budget) -> Pairs:
     """Positions in `a` and in `b` of a common subsequence, both increasing."""
-    ahead_max = max(16, min(AHEAD_MAX, STEPS // (len(a) + len(b) + 1)))
+    ahead_max = max(AHEAD_MIN, min(AHEAD_MAX, budget.left // (len(a) + len(b) + 1)))
     ahead = ahead_max
     x = y = 0
     at_a: list[int] = []
     at_b: list[int] = []
-    while x < len(a) and y < len(b):
-        snakes, matched, x, y = _furthest(a, b, x, y, ahead)
+    while x < len(a) and y < len(b) and budget.left > 0:
+        snakes, edits, x, y = _furthest(a, b, x, y, ahead)
+        budget.left -= edits * (edits + 1) // 2 + STEPS_PER_SEARCH
+        matched = 0
         for start_a, start_b, length in reversed(snakes):
             at_a.extend(range(start_a, start_a + length))
             at_b.extend(range(start_b, start_b + length))
+            matched += length
         # A stretch with few matches is not worth the square of the look-ahead.
-        ahead = max(AHEAD_MIN, ahead // 2) if matched * 4 < ahead else min(ahead_max, ahead * 2)
+        ahead = max(4, ahead // 2) if matched * 4 < ahead else min(ahead_max, ahead * 2)
     return at_a, at_b
 
 
 def _furthest(a: list[int], b: list[int], x0: int, y0: int, ahead: int) -> tuple[list[Snake], int, int, int]:
     """Follow the best paths from (x0, y0) for at most `ahead` edits.
 
-    Returns the matching runs of the path that came furthest (last run first), their lines, and its end.
+    Returns the matching runs of the path that came furthest (last run first), its edits and its end.
     """
     x_end, y_end = len(a), len(b)
     width, height = x_end - x0, y_end - y0
@@ -104,7 +113,6 @@ def _path(trace: list[list[int]], k: int, x0: int, y0: int) -> tuple[list[Snake]
     """Walk back from diagonal `k` of the last row of `trace`, choosing as `_furthest` chose."""
     shift = x0 - y0
     snakes: list[Snake] = []
-    matched = 0
     x = trace[-1][len(trace) - 1 + k]
     end_x, end_y = x, x - k - shift
     for edits in range(len(trace) - 1, 0, -1):
@@ -116,9 +124,7 @@ def _path(trace: list[list[int]], k: int, x0: int, y0: int) -> tuple[list[Snake]
             start, step = before[at - 1] + 1, -1
         if x > start:
             snakes.append((start, start - k - shift, x - start))
-            matched += x - start
         x, k = before[at + step], k + step
     if x > x0:
         snakes.append((x0, y0, x - x0))
-        matched += x - x0
-    return snakes, matched, end_x, end_y
+    return snakes, len(trace) - 1, end_x, end_y

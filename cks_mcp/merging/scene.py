@@ -1,8 +1,9 @@
 """The candidate as the warnings look at it: what each side added, by what it is, and where it stands."""
 
+from collections.abc import Iterable
 from functools import cached_property
-from itertools import islice, repeat
-from typing import Literal, NamedTuple
+from itertools import chain, compress, islice
+from typing import Literal
 
 from cks_mcp.merging import markdown
 from cks_mcp.merging.candidate import MergeWarning
@@ -25,14 +26,36 @@ LOOKED_AT = 4_000
 """Changed lines of a side that warnings look at, less or more by one chunk: hints are not worth more time."""
 
 
-class Kinds(NamedTuple):
-    """Added lines by what they are."""
+BULLETS = frozenset("-*+0123456789")
+HEADINGS = frozenset("#")
+ROWS = frozenset("|")
+FENCES = frozenset("`~")
 
-    bullets: list[Added]
-    headings: list[Added]
-    rows: list[Added]
-    fences: list[Added]
-    others: list[Added]
+
+class Additions:
+    """Lines that a side added, in order but for those in conflicts, which come last."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        self.lines: list[str] = []
+        self.blocks: dict[int, int] = {}
+
+    @cached_property
+    def firsts(self) -> list[str]:
+        """The first character of each line that is not white space."""
+        return [line.lstrip()[:1] for line in self.lines]
+
+    def of(self, firsts: frozenset[str]) -> list[Added]:
+        """The lines that begin with one of these characters."""
+        return self._chosen(map(firsts.__contains__, self.firsts))
+
+    def equal_to(self, lines: set[str]) -> list[Added]:
+        """The lines that are among these."""
+        return self._chosen(map(lines.__contains__, self.lines))
+
+    def _chosen(self, choice: Iterable[bool]) -> list[Added]:
+        chosen = compress(zip(self.indices, self.lines, strict=True), choice)
+        return [(index, line, self.blocks.get(index, -1)) for index, line in chosen]
 
 
 class Scene:
@@ -47,31 +70,32 @@ class Scene:
         self.head = head
         self.tail = tail
         self.skipped = head.count("\n")
-        self.added: dict[Side, list[Added]] = {"ours": [], "theirs": []}
-        self._gather()
+        self.added: dict[Side, Additions] = {side: self._added(side) for side in SIDES}
 
-    def _gather(self) -> None:
+    def _added(self, side: Side) -> Additions:
         """Lines inserted in chunks of one side, and in conflicts those that the base does not have there."""
-        ours, theirs = self.added["ours"], self.added["theirs"]
-        outside = repeat(-1)
-        for (kind, *_), (first, end) in zip(self.chunks, self.spans, strict=True):
-            if kind == "ours" and len(ours) < LOOKED_AT:
-                ours += zip(range(first, end), self.lines[first:end], outside, strict=False)
-            elif kind == "theirs" and len(theirs) < LOOKED_AT:
-                theirs += zip(range(first, end), self.lines[first:end], outside, strict=False)
+        added = Additions()
+        spans = [span for chunk, span in zip(self.chunks, self.spans, strict=True) if chunk.kind == side]
+        indices = chain.from_iterable(range(first, end) for first, end in spans)
+        added.indices += islice(indices, LOOKED_AT)
+        added.lines += map(self.lines.__getitem__, added.indices)
         for number, place in enumerate(self.places):
-            if len(ours) >= LOOKED_AT and len(theirs) >= LOOKED_AT:
+            if len(added.lines) >= LOOKED_AT:
                 break
             base = set(self.texts.base[place.chunk.b0 : place.chunk.b1])
-            start = place.first + 1
-            for found, lines in ((ours, place.block.ours), (theirs, place.block.theirs)):
-                new = ((start + k, line, number) for k, line in enumerate(lines) if line not in base)
-                found += islice(new, LOOKED_AT)
-                start += len(lines) + 1
+            start, lines = place.first + 1, place.block.ours
+            if side == "theirs":
+                start, lines = start + len(lines) + 1, place.block.theirs
+            for index, line in enumerate(islice(lines, LOOKED_AT), start):
+                if line not in base:
+                    added.indices.append(index)
+                    added.lines.append(line)
+                    added.blocks[index] = number
+        return added
 
     @cached_property
-    def kinds(self) -> dict[Side, Kinds]:
-        return {side: _sorted_out(self.added[side]) for side in SIDES}
+    def bullets(self) -> dict[Side, list[Added]]:
+        return {side: self.added[side].of(BULLETS) for side in SIDES}
 
     @cached_property
     def removed(self) -> dict[Side, list[Removed]]:
@@ -92,10 +116,20 @@ class Scene:
                     found += islice((entry for entry in base if entry[1] not in kept), LOOKED_AT)
         return {"ours": ours, "theirs": theirs}
 
+    @cached_property
+    def moved(self) -> dict[Side, dict[str, int]]:
+        """Added lines that the base has too, with their last index: what a side may have moved."""
+        found: dict[Side, dict[str, int]] = {}
+        for side in SIDES:
+            added = dict(zip(self.added[side].lines, self.added[side].indices, strict=True))
+            both = added.keys() & self.texts.base if added else ()
+            found[side] = {line: added[line] for line in both if line and not line.isspace()}
+        return found
+
     @property
     def cut_short(self) -> bool:
         """Whether there were too many changes to look at each."""
-        return any(len(found[side]) >= LOOKED_AT for found in (self.added, self.removed) for side in SIDES)
+        return any(max(len(self.added[side].lines), len(self.removed[side])) >= LOOKED_AT for side in SIDES)
 
     @cached_property
     def code(self) -> list[tuple[int, int]]:
@@ -108,7 +142,7 @@ class Scene:
     @cached_property
     def tables(self) -> dict[int, dict[Side, list[tuple[int, str]]]]:
         """Tables with added rows by the index of their first row: the rows that each side added."""
-        rows = sorted((index, line, side) for side in SIDES for index, line, _ in self.kinds[side].rows)
+        rows = sorted((index, line, side) for side in SIDES for index, line, _ in self.added[side].of(ROWS))
         found: dict[int, dict[Side, list[tuple[int, str]]]] = {}
         start = last = -1
         for index, line, side in rows:
@@ -160,22 +194,3 @@ def quoted(line: str) -> str:
     """A line as a warning shows it."""
     text = closed(line).strip()
     return f"'{text[:SHOWN]}…'" if len(text) > SHOWN else f"'{text}'"
-
-
-def _sorted_out(added: list[Added]) -> Kinds:
-    kinds = Kinds([], [], [], [], [])
-    for entry in added:
-        first = entry[1].lstrip()[:1]
-        if not first:
-            continue
-        if first in "-*+" or first.isdigit():
-            kinds.bullets.append(entry)
-        elif first == "#":
-            kinds.headings.append(entry)
-        elif first == "|":
-            kinds.rows.append(entry)
-        elif first in "`~":
-            kinds.fences.append(entry)
-        else:
-            kinds.others.append(entry)
-    return kinds

@@ -6,7 +6,7 @@ from itertools import chain
 
 from cks_mcp.merging import markdown
 from cks_mcp.merging.candidate import MergeWarning
-from cks_mcp.merging.scene import SIDES, Scene, Side, other, quoted
+from cks_mcp.merging.scene import FENCES, SIDES, Scene, Side, other, quoted
 
 FRONT_MATTER_MAX = 65_536
 """Characters after which front matter is not looked for any more."""
@@ -17,7 +17,7 @@ def broken_fence(scene: Scene, ours: str, theirs: str) -> Iterator[MergeWarning]
     if not any(mark in text for text in (ours, theirs) for mark in ("```", "~~~")):
         return
     touched = (
-        any(scene.kinds[side].fences for side in SIDES)
+        any(scene.added[side].of(FENCES) for side in SIDES)
         or any("```" in line or "~~~" in line for side in SIDES for _, line in scene.removed[side])
         or scene.cut_short
     )
@@ -84,11 +84,10 @@ def _lines_of_key(scene: Scene, key: str) -> tuple[int, ...]:
 def list_reordered(scene: Scene) -> Iterator[MergeWarning]:
     """A list in which one side moved items while the other changed it; one warning a list."""
     for side in SIDES:
-        added = {line: index for index, line, _ in scene.kinds[side].bullets}
+        added = {line: k for line, k in scene.moved[side].items() if markdown.bullet_text(line) is not None}
         moved = [(b, line) for b, line in scene.removed[side] if line in added] if added else []
-        changed = (
-            [chunk for chunk in scene.chunks if chunk.kind in (other(side), "conflict")] if moved else []
-        )
+        by_other = (other(side), "conflict")
+        changed = [chunk for chunk in scene.chunks if chunk.kind in by_other] if moved else []
         ends = [chunk.b1 for chunk in changed]
         end = -1
         for b, line in moved:
