@@ -274,6 +274,8 @@ class Settings(BaseSettings):
             provenance_sweep_interval=self.provenance_sweep_interval,
             temporal_sweep_interval=self.temporal_sweep_interval,
             provenance_ttl_seconds=self.provenance_ttl_seconds,
+            outbox_lease_s=self.outbox_lease_s,
+            outbox_attempts_max=self.outbox_attempts_max,
         )
 
     def secrets(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from cks_runtime.store.outbox import TaskRow
 dead_letters = Toolset("conflicts")
 
 PAYLOAD_BYTES_MAX = 6_000  # a longer one is cut: the conflict's record has it whole
+ITEMS_MAX = 100  # what one arbitration takes
 
 
 class DeadLettersArgs(Args):
@@ -127,8 +128,8 @@ def _gossip(session_id: str, payload: Mapping[str, Any]) -> dict[str, Any] | Non
 
 
 def _inference(session_id: str, payload: Mapping[str, Any]) -> dict[str, Any] | None:
-    conclusions = _fields(payload, CONFIDENCE_CONFLICT, "conclusion_id")
-    premises = _fields(payload, STALE_PREMISE, "premise_id")
+    conclusions = _fields(payload, CONFIDENCE_CONFLICT, "conclusion_id")[:ITEMS_MAX]
+    premises = _fields(payload, STALE_PREMISE, "premise_id")[:ITEMS_MAX]
     if not conclusions and not premises:
         return None
     arguments: dict[str, Any] = {"session_id": session_id}

@@ -231,7 +231,8 @@ def _held(task: TaskRow, now: Now) -> Held:
         attempts=lease.attempts,
         token=lease.token,
         lease_s=lease.length_ms / 1000,
-        expires_at_ms=now.wall_ms + lease.until_ms - now.lease_ms,
+        # `now` was read just before the lease began: say rather too early than too late
+        expires_at_ms=now.wall_ms + min(lease.until_ms - now.lease_ms, lease.length_ms),
     )
 
 
