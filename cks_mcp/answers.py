@@ -29,7 +29,7 @@ class Result(BaseModel):
     model_config = ConfigDict(defer_build=True)
 
 
-R = TypeVar("R", bound=BaseModel)
+R = TypeVar("R", bound=BaseModel, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

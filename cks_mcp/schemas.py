@@ -15,8 +15,12 @@ def input_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def output_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """What a caller gets. Further fields may come, so objects are open."""
-    return _object(compact(model.model_json_schema(by_alias=True, mode="validation")))
+    """What a caller gets. Further fields may come, so objects are open, and lists of such objects just lists."""
+    schema = compact(model.model_json_schema(by_alias=True, mode="validation"))
+    for field in schema.get("properties", {}).values():
+        if field.get("items") == {"type": "object"}:
+            del field["items"]
+    return _object(schema)
 
 
 def _object(schema: dict[str, Any]) -> dict[str, Any]:

@@ -87,11 +87,8 @@ class PublishArgs(Args):
     ] = None
 
 
-class DocumentWritten(Result):
-    """ok: version, modified, content_hash. Otherwise your_version and current_version; a candidate has the rest.
-
-    Line ranges are {first, last}, counted from 1, both included; an empty range has last = first - 1.
-    """
+class DocumentAppended(Result):
+    """ok: version, modified, content_hash. Otherwise your_version and current_version."""
 
     status: Literal["ok", "conflict", "archived", "merge-candidate"]
     path: str
@@ -101,6 +98,14 @@ class DocumentWritten(Result):
     no_op: bool | None = None
     your_version: int | None = None
     current_version: int | None = None
+
+
+class DocumentWritten(DocumentAppended):
+    """ok: version, modified, content_hash. Otherwise your_version and current_version; a candidate has the rest.
+
+    Line ranges are {first, last}, counted from 1, both included; an empty range has last = first - 1.
+    """
+
     reason: str | None = None
     publish_at_version: int | None = None
     has_markers: bool | None = None
@@ -141,7 +146,7 @@ class AppendArgs(Args):
 
 
 @documents.tool()
-async def mark_append(ctx: Ctx, args: AppendArgs) -> Answer[DocumentWritten]:
+async def mark_append(ctx: Ctx, args: AppendArgs) -> Answer[DocumentAppended]:
     """Add text at the end of a document that exists. Needs no version: appends at the same time are all kept.
 
     Use it for logs and lists that several agents fill; for any other change use mark_publish.

@@ -181,7 +181,10 @@ async def test_partial_and_wrong_resolutions(agent: Agent) -> None:
     assert await agent.head(lines.target) == head
     told = await lines.merge(resolutions={"a": "branch_b", "b": "branch_a", "c": whole("c", x=4)})
     assert told["merged"] and told["changed"]["updated"]["ids"] == ["a", "c"]
-    error = await lines.refused("invalid_parameter", resolutions={"a": "branch_a"})
+    again = await lines.merge(resolutions={"a": "branch_b", "b": "branch_a"})
+    assert again["no_op"] is True and again["version_id"] == told["version_id"]
+    clean = await diverged(agent, base, [update("a", x=2)], [update("b", x=3)])
+    error = await clean.refused("invalid_parameter", resolutions={"a": "branch_a"})
     assert error["details"]["argument"] == "resolutions"
 
 
