@@ -24,6 +24,7 @@ from cks_runtime.model.gossip_messages import (
     WantHistory,
     page,
 )
+from cks_runtime.model.gossip_rules import heard_told
 from cks_runtime.model.gossip_serve import map_part, missing_history, what_changed
 from cks_runtime.model.gossip_walk import Pulled, pull
 from cks_runtime.model.records import Keyring
@@ -83,7 +84,7 @@ class Exchanged:
 def dial(me: str, heard: Mapping[str, int], exchange: str, keys: Keyring) -> Asking[Exchanged]:
     """Exchange with one peer. Raises GossipRefused when it does not keep to the protocol."""
     view: View = yield LookAtMap()
-    theirs: Message = yield Send(Digest(me, view.trie.root, heard))
+    theirs: Message = yield Send(Digest(me, view.trie.root, heard_told(heard, exchange)))
     if not isinstance(theirs, Digest):
         raise GossipRefused("it answered a digest with something else")
     yield Hear(theirs.sender, theirs.heard)
@@ -171,7 +172,7 @@ def answer(
             view: View = yield LookAtMap()
             yield Hear(message.sender, message.heard)
             part = () if message.root == view.trie.root else view.part()
-            return Digest(me, view.trie.root, heard, part), open_now
+            return Digest(me, view.trie.root, heard_told(heard, message.sender), part), open_now
         case WantBlobs() | WantHistory():
             return Blobs((yield from serve(message))), open_now
         case Turn(exchange=exchange, step=0, root=root, blobs=blobs):

@@ -11,6 +11,7 @@ from cks_runtime.model.canon import Hash
 
 HEARD_ROUNDS: Final = 10
 """A replica not heard of for more rounds than this is taken for gone until it is heard of again."""
+HEARD_TOLD_MAX: Final = 6
 STILL_ROUNDS: Final = 12
 """Heads that nobody merged for so long are merged by whoever holds them: the merger may not be reachable."""
 BACK_OFF_MAX: Final = 4
@@ -37,6 +38,15 @@ def heard_joined(heard: Mapping[str, int], peer: str, theirs: Mapping[str, int],
             joined[id] = min(ago, joined.get(id, ago))
     joined.pop(me, None)
     return joined
+
+
+def heard_told(heard: Mapping[str, int], salt: str) -> dict[str, int]:
+    """What a digest tells of it: at most `HEARD_TOLD_MAX` of those heard of last, so that a digest stays small.
+
+    `salt` picks among equals; where it varies, all are told of in a few rounds.
+    """
+    order = sorted(heard, key=lambda id: (heard[id], sha256((salt + id).encode()).digest()))
+    return {id: heard[id] for id in order[:HEARD_TOLD_MAX]}
 
 
 def merger(session_id: str, me: str, heard: Iterable[str]) -> str:
