@@ -15,7 +15,7 @@ from cks_runtime.flow.graphs import in_worker
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.claims import Finding
 from cks_runtime.model.errors import DamagedBlob
-from cks_runtime.model.graph import EMPTY_GRAPH, Graph, changes
+from cks_runtime.model.graph import Graph, changes
 from cks_runtime.model.knowledge import KObject
 from cks_runtime.runtime import Runtime
 from cks_runtime.store import sessions, sweeps
@@ -26,6 +26,7 @@ from cks_runtime.store.sweeps import SweepRow
 LEASE_MS = 15_000
 LEASE_WAIT_S = 0.5  # a sweeper that does not get the lease waits this long, then works all the same
 PAGE = 100
+CHUNK = 500  # anchors one transaction judges: some 50 ms of the write lock
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +45,16 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A session's change since the sweeper's mark: from `seen` (None: never) to its present head."""
+    """A session's change since the sweeper's mark: from `seen` (None: never) to its present head.
+
+    `changed` leaves out objects that cannot be read: nothing is known of them. `fork` is the graph a branch began at.
+    """
 
     row: SessionRow
     seen: Hash | None
     after: Graph
     changed: Changes
+    fork: Graph | None
 
 
 class StalenessSweeper(ABC):
@@ -155,20 +160,44 @@ class StalenessSweeper(ABC):
         look = await self._look(row)
         if look is None:
             return 0
-        anchors = await in_worker(lambda: self.anchors(look.changed, look.after))
-        inherited = await self._inherited(row, anchors, now_ms)
+        anchors = sorted(await in_worker(lambda: self.anchors(look.changed, look.after)))
+        raised = 0
+        for chunk in self._chunks(anchors):
+            outcome = await self._raise_at(look, chunk, now_ms, last=chunk[-1:] == anchors[-1:])
+            if outcome is None:
+                break  # another sweeper was faster, and has looked at all of it
+            await self.rt.journal.told(outcome.events)
+            raised += outcome.raised
+        return raised
+
+    def _chunks(self, anchors: list[str]) -> list[list[str]]:
+        """What one transaction judges: all that makes one record, else so much that other writers get their turn."""
+        if self.rt.conflicts.kinds[self.kind].grouped or not anchors:
+            return [anchors]
+        return [anchors[start : start + CHUNK] for start in range(0, len(anchors), CHUNK)]
+
+    async def _raise_at(self, look: Look, anchors: list[str], now_ms: int, last: bool) -> Outcome | None:
+        """Reconcile the claims at these places; the last ones move the mark. None when the mark was moved already."""
+        found = await in_worker(lambda: self._own_findings(look, anchors, now_ms))
+        row = look.row
         async with self.rt.store.unit() as unit:
-            if not await sweeps.swap_mark(unit, self.name, row.session_id, look.seen, row.head):
-                return 0
+            if await sweeps.get_mark(unit, self.name, row.session_id) != look.seen:
+                return None
             judged_ms = self.evaluation_ms(await sweeps.get_sweep(unit, self.name), now_ms)
-            found = [
-                finding
-                for finding in self.findings(look.after, anchors, judged_ms)
-                if finding.essence not in inherited
-            ]
-            outcome = await self.reconcile(unit, row, found, anchors)
-        await self.rt.journal.told(outcome.events)
-        return outcome.raised
+            if judged_ms != now_ms:
+                found = self._own_findings(look, anchors, judged_ms)
+            if last:
+                await sweeps.swap_mark(unit, self.name, row.session_id, look.seen, row.head)
+            return await self.reconcile(unit, row, found, anchors)
+
+    def _own_findings(self, look: Look, anchors: list[str], now_ms: int) -> list[Finding]:
+        """What the rule finds; what it finds at the fork point already belongs to the parent session."""
+        found = self.findings(look.after, anchors, now_ms)
+        if look.fork is None or not found:
+            return found
+        session_id = look.row.session_id
+        inherited = {finding.claim(session_id) for finding in self.findings(look.fork, anchors, now_ms)}
+        return [finding for finding in found if finding.claim(session_id) not in inherited]
 
     async def _look(self, row: SessionRow) -> Look | None:
         async with self.rt.store.reader() as reader:
@@ -178,18 +207,17 @@ class StalenessSweeper(ABC):
             return None
         after = await self.rt.graphs.graph(row.root)
         before = await self._graph_of(start, after)
-        return Look(row, seen, after, await in_worker(lambda: changes(before, after)))
+        changed = [
+            change
+            for change in await in_worker(lambda: changes(before, after))
+            if change[0] not in after.damaged
+        ]
+        fork = await self._graph_of(row.fork_version, after) if row.fork_session and changed else None
+        return Look(row, seen, after, changed, fork)
 
     async def _graph_of(self, version_id: Hash, like: Graph) -> Graph:
         version = await self.rt.graphs.version(version_id)
         return await self.rt.graphs.graph(version.root, like=like)
-
-    async def _inherited(self, row: SessionRow, anchors: Collection[str], now_ms: int) -> list[object]:
-        """What the rule finds at the fork point already: it belongs to the parent session."""
-        if row.fork_session is None or not anchors:
-            return []
-        fork = await self._graph_of(row.fork_version, EMPTY_GRAPH)
-        return [finding.essence for finding in self.findings(fork, anchors, now_ms)]
 
     async def reconcile(
         self, unit: Unit, row: SessionRow, found: Sequence[Finding], anchors: Collection[str]

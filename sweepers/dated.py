@@ -45,7 +45,7 @@ class DatedSweeper(StalenessSweeper):
         return {id for id, _, _ in changed}
 
     def findings(self, graph: Graph, anchors: Collection[str], now_ms: int) -> list[Finding]:
-        objects = (graph.get(id) for id in anchors)
+        objects = (graph.readable(id) for id in anchors)
         return self._found((obj for obj in objects if obj is not None), now_ms)
 
     def config(self) -> str:
@@ -142,7 +142,7 @@ class DatedSweeper(StalenessSweeper):
         for key in hashes:
             try:
                 data = await self.rt.graphs.blobs([key])
-                found[key] = object_from_blob(data[key], key)
+                found[key] = object_from_blob(data.get(key, b""), key)
             except DamagedBlob as error:
                 log.error("an object that fell due cannot be read: %s", error.message)
         return found
@@ -159,13 +159,14 @@ class DatedSweeper(StalenessSweeper):
                 row = await sessions.get_session(reader, session_id)
             assert row is not None, "sessions are never removed"
             held = (await self._held([row.root], wanted))[row.root]
-            found = self._found([objects[value] for value in held.values() if value in objects], now_ms)
-            inherited = await self._at_fork(row, held, now_ms) if found else []
+            held = {id: value for id, value in held.items() if value in objects}
+            found = self._found([objects[value] for value in held.values()], now_ms)
+            inherited = await self._at_fork(row, held, now_ms) if found else set()
             async with self.rt.store.unit() as unit:
                 now = await sessions.get_session(unit, session_id)
                 if now is None or now.head != row.head:
                     continue  # judged on a head that is no longer there: look again
-                own = [finding for finding in found if finding.essence not in inherited]
+                own = [finding for finding in found if finding.claim(session_id) not in inherited]
                 outcome = await self.reconcile(unit, row, own, list(held))
             await self.rt.journal.told(outcome.events)
             return outcome.raised
@@ -174,14 +175,14 @@ class DatedSweeper(StalenessSweeper):
         found = (self.finding(obj, now_ms) for obj in objects)
         return [finding for finding in found if finding is not None]
 
-    async def _at_fork(self, row: SessionRow, ids: Iterable[str], now_ms: int) -> list[object]:
-        """What the rule finds in these objects as they were at a branch's fork point: that belongs to its parent."""
+    async def _at_fork(self, row: SessionRow, ids: Iterable[str], now_ms: int) -> set[Hash]:
+        """The claims of these objects as they were at a branch's fork point: they belong to its parent."""
         if row.fork_session is None:
-            return []
+            return set()
         fork = await self.rt.graphs.version(row.fork_version)
         held = (await self._held([fork.root], dict.fromkeys(ids)))[fork.root]
         objects = await self._objects(list(held.values()))
-        return [finding.essence for finding in self._found(objects.values(), now_ms)]
+        return {finding.claim(row.session_id) for finding in self._found(objects.values(), now_ms)}
 
     async def _recheck_open(self, now_ms: int) -> None:
         """After a change of settings: close what is no longer stale."""
@@ -195,12 +196,17 @@ class DatedSweeper(StalenessSweeper):
             after = page[-1].notice_no
 
     async def _recheck_session(self, session_id: str, now_ms: int) -> None:
-        row, graph = await self.rt.sessions.head(session_id)
-        async with self.rt.store.unit() as unit:
-            standing = await records.open_claims(unit, self.kind, session_id, None)
-            anchors = [claim.anchor for claim in standing]
-            outcome = await self.reconcile(unit, row, self.findings(graph, anchors, now_ms), anchors)
-        await self.rt.journal.told(outcome.events)
+        while True:
+            row, graph = await self.rt.sessions.head(session_id)
+            async with self.rt.store.unit() as unit:
+                now = await sessions.get_session(unit, session_id)
+                if now is None or now.head != row.head:
+                    continue
+                standing = await records.open_claims(unit, self.kind, session_id, None)
+                anchors = [claim.anchor for claim in standing if claim.anchor not in graph.damaged]
+                outcome = await self.reconcile(unit, row, self.findings(graph, anchors, now_ms), anchors)
+            await self.rt.journal.told(outcome.events)
+            return
 
 
 class TemporalStalenessSweeper(DatedSweeper):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from cks_runtime.flow.bus import Subscription
-from cks_runtime.model.errors import CksError
+from cks_runtime.model.errors import CksError, InvalidParameter
 from cks_runtime.model.events import HeadMoved, SessionCreated
 from cks_runtime.runtime import Runtime
 from sweepers.base import StalenessSweeper, SweepReport
@@ -37,16 +35,20 @@ class SweeperStatus:
     found: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class _Member:
-    sweeper: StalenessSweeper
-    poke: MemoryObjectSendStream[None]
-    poked: MemoryObjectReceiveStream[None]
+    """A sweeper and the bell that wakes it: however often it rang, one sweep answers."""
+
+    def __init__(self, sweeper: StalenessSweeper) -> None:
+        self.sweeper = sweeper
+        self._bell = anyio.Event()
 
     def wake(self) -> None:
-        # where a poke already waits, one sweep serves both
-        with suppress(anyio.WouldBlock):
-            self.poke.send_nowait(None)
+        self._bell.set()
+
+    async def woken(self) -> None:
+        await self._bell.wait()
+        # what rings while the sweep gathers and runs may be too late for it, and rings for the next
+        self._bell = anyio.Event()
 
 
 class SweeperTeam:
@@ -55,13 +57,14 @@ class SweeperTeam:
     A sweeper without an interval is off wholly. Without the metronome only latency changes, never a result.
     """
 
-    def __init__(self, rt: Runtime, sweepers: Sequence[StalenessSweeper], off: Sequence[str] = ()) -> None:
+    def __init__(self, rt: Runtime, sweepers: Sequence[StalenessSweeper]) -> None:
         self._rt = rt
-        self._off = tuple(off)
-        self._members: dict[str, _Member] = {}
-        for sweeper in sweepers:
-            poke, poked = anyio.create_memory_object_stream[None](1)
-            self._members[sweeper.name] = _Member(sweeper, poke, poked)
+        self._off = tuple(sweeper.name for sweeper in sweepers if sweeper.interval_s is None)
+        self._members = {
+            sweeper.name: _Member(sweeper) for sweeper in sweepers if sweeper.interval_s is not None
+        }
+        if len(self._members) + len(self._off) < len(sweepers):
+            raise ValueError("two sweepers have one name")
         self._metronome = Metronome()
         self._scope = anyio.CancelScope()
 
@@ -69,23 +72,21 @@ class SweeperTeam:
     def standard(cls, rt: Runtime, further: Sequence[StalenessSweeper] = ()) -> SweeperTeam:
         """The three sweepers as the runtime's settings say, and further ones."""
         config = rt.config
-        sweepers: list[StalenessSweeper] = []
-        if config.inference_sweep_interval is not None:
-            sweepers.append(InferenceStalenessSweeper(rt, config.inference_sweep_interval))
-        if config.provenance_sweep_interval is not None:
-            sweepers.append(
+        return cls(
+            rt,
+            [
+                InferenceStalenessSweeper(rt, config.inference_sweep_interval),
                 ProvenanceStalenessSweeper(
                     rt, config.provenance_sweep_interval, config.provenance_ttl_seconds
-                )
-            )
-        if config.temporal_sweep_interval is not None:
-            sweepers.append(TemporalStalenessSweeper(rt, config.temporal_sweep_interval))
-        on = {sweeper.name for sweeper in sweepers}
-        off = [name for name in ("inference", "provenance", "temporal") if name not in on]
-        return cls(rt, [*sweepers, *further], off)
+                ),
+                TemporalStalenessSweeper(rt, config.temporal_sweep_interval),
+                *further,
+            ],
+        )
 
     def start(self) -> None:
         """Start every sweeper in the runtime's task group; the first sweep begins at once."""
+        self._scope = anyio.CancelScope()
         if self._members:
             events = self._rt.bus.subscribe(HeadMoved, SessionCreated, capacity=64, name="sweepers")
             self._rt.run([lambda: self._serve(events)])
@@ -100,7 +101,11 @@ class SweeperTeam:
             member.wake()
 
     async def run_now(self, name: str | None = None) -> dict[str, SweepReport]:
-        """Sweep now and wait for the result: one sweeper by name, or all."""
+        """Sweep now and wait for the result: one sweeper by name, or all. Raises InvalidParameter for one not on."""
+        if name is not None and name not in self._members:
+            raise InvalidParameter(
+                f"No sweeper {name!r} is on.", f"On are: {', '.join(self._members) or 'none'}."
+            )
         members = [self._members[name]] if name is not None else list(self._members.values())
         return {member.sweeper.name: await member.sweeper.sweep() for member in members}
 
@@ -127,8 +132,8 @@ class SweeperTeam:
                     tasks.start_soon(self._follow, events)
                     await anyio.sleep(START_DELAY_S)
                     for name, member in self._members.items():
-                        if member.sweeper.interval_s is not None:
-                            self._metronome.add(name, member.sweeper.interval_s, member.wake)
+                        assert member.sweeper.interval_s is not None, "a sweeper that is off is no member"
+                        self._metronome.add(name, member.sweeper.interval_s, member.wake)
                     self._metronome.start()
         finally:
             self._metronome.stop()
@@ -153,5 +158,5 @@ class SweeperTeam:
                 continue
             alarm_s = ALARM_MAX_S if due_ms is None else min(ALARM_MAX_S, due_ms / 1000)
             with anyio.move_on_after(alarm_s):
-                await member.poked.receive()
+                await member.woken()
                 await anyio.sleep(DEBOUNCE_S)

@@ -16,7 +16,7 @@ from cks_runtime.model.errors import HeadMoved, StoreFull, StoreUnusable
 from cks_runtime.runtime import Runtime
 from sweepers import SweeperTeam
 
-Say = Callable[[object], None]
+Say = Callable[[str], None]
 
 
 async def identity(rt: Runtime, say: Say) -> None:
@@ -43,7 +43,7 @@ async def bump(rt: Runtime, say: Say, session_id: str, count: str) -> None:
         except HeadMoved:
             continue
         done += 1
-    say(done)
+    say(str(done))
 
 
 async def show(rt: Runtime, say: Say, session_id: str) -> None:
@@ -65,7 +65,7 @@ async def drain(rt: Runtime, say: Say, kind: str) -> None:
 async def sweep(rt: Runtime, say: Say) -> None:
     """Sweeps once; says how many records it raised."""
     reports = await SweeperTeam.standard(rt).run_now()
-    say(sum(report.raised for report in reports.values()))
+    say(str(sum(report.raised for report in reports.values())))
 
 
 async def fill(rt: Runtime, say: Say, step_bytes: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from cks_runtime.model.canon import Hash, Json
-from cks_runtime.model.claims import Finding, record_id
+from cks_runtime.flow.sheet import Sheet
+from cks_runtime.model.claims import Finding
 from cks_runtime.model.events import (
-    ConflictClosed,
     ConflictRaised,
     Event,
     GossipConflictDetected,
@@ -18,12 +16,8 @@ from cks_runtime.model.events import (
     VerificationExpired,
 )
 from cks_runtime.store import conflicts as rows
-from cks_runtime.store import gossip, outbox
 from cks_runtime.store.conflicts import ClaimRow, RecordRow
-from cks_runtime.store.journal import append_events
 from cks_runtime.store.ports import Store, Unit
-
-ACKNOWLEDGED = "acknowledged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +90,19 @@ class Conflicts:
         self.kinds = dict(kinds)
         self.task_due: Callable[[str, int], int] = at_once
 
-    def _sheet(self, unit: Unit, kind: str, session_id: str, version_id: str, now_ms: int) -> _Sheet:
+    def _sheet(self, unit: Unit, kind: str, session_id: str, version_id: str, now_ms: int) -> Sheet:
         due_ms = self.task_due(session_id, now_ms)
-        outbox_on = self._store.has_outbox
-        return _Sheet(unit, self.kinds[kind], session_id, version_id, now_ms, outbox_on, due_ms)
+        return Sheet(
+            unit=unit,
+            kind=kind,
+            task_type=self.kinds[kind].task_type if self._store.has_outbox else None,
+            event=self.kinds[kind].event,
+            grouped=self.kinds[kind].grouped,
+            session_id=session_id,
+            version_id=version_id,
+            now_ms=now_ms,
+            due_ms=due_ms,
+        )
 
     async def get(self, record_id: str) -> RecordRow | None:
         """One record, whatever its state."""
@@ -188,183 +191,3 @@ class Conflicts:
         sheet = self._sheet(unit, kind, session_id, version_id, now_ms)
         claim = finding.claim(session_id)
         return await sheet.acknowledge(claim, finding), sheet.events
-
-
-class _Sheet:
-    """The writes of one comparison in one unit."""
-
-    def __init__(
-        self,
-        unit: Unit,
-        kind: ConflictKind,
-        session_id: str,
-        version_id: str,
-        now_ms: int,
-        outbox_on: bool,
-        due_ms: int,
-    ) -> None:
-        self._unit = unit
-        self._kind = kind
-        self._session_id = session_id
-        self._version_id = version_id
-        self._now_ms = now_ms
-        self._outbox_on = outbox_on
-        self._due_ms = due_ms
-        self.events: list[Event] = []
-
-    async def refresh(self, standing: Sequence[ClaimRow], found: Mapping[Hash, Finding]) -> None:
-        """Give claims that stand the values of today."""
-        changed = [
-            replace(row, body=found[row.claim].body())
-            for row in standing
-            if found[row.claim].body() != row.body
-        ]
-        await rows.put_claims(self._unit, changed)
-        for record in sorted({row.record_id for row in changed}):
-            await self._rewrite(record)
-
-    async def close(
-        self, gone: Sequence[ClaimRow], replaced_at: Collection[str], gone_how: Callable[[ClaimRow], str]
-    ) -> None:
-        """Close claims whose cause is gone, and each record with its last claim."""
-        await rows.put_claims(self._unit, [replace(row, state="closed") for row in gone])
-        for record in sorted({row.record_id for row in gone}):
-            left = [row for row in await rows.record_claims(self._unit, record) if row.state == "open"]
-            if left:
-                await self._rewrite(record)
-                continue
-            own = [row for row in gone if row.record_id == record]
-            replaced = any(row.anchor in replaced_at for row in own)
-            await self._close_record(record, "replaced" if replaced else gone_how(own[0]))
-
-    async def open(self, fresh: Mapping[Hash, Finding]) -> int:
-        """Raise records for new claims; an acknowledged one stays closed."""
-        if not fresh:
-            return 0
-        groups = (
-            [dict(fresh)] if self._kind.grouped else [{claim: finding} for claim, finding in fresh.items()]
-        )
-        raised = 0
-        for group in groups:
-            name = record_id(group)
-            before = await rows.get_record(self._unit, name)
-            if before is not None and before.closed_how == ACKNOWLEDGED:
-                continue
-            await self._raise(name, before, group)
-            raised += 1
-        return raised
-
-    async def acknowledge(self, claim: Hash, finding: Finding) -> str:
-        """Close the record of one claim for good."""
-        name = record_id([claim])
-        before = await rows.get_record(self._unit, name)
-        if before is None or before.state == "closed":
-            if before is not None and before.closed_how == ACKNOWLEDGED:
-                return name
-            await self._raise(name, before, {claim: finding})
-        kept = await rows.record_claims(self._unit, name)
-        await rows.put_claims(self._unit, [replace(row, state="closed") for row in kept])
-        await self._close_record(name, ACKNOWLEDGED)
-        return name
-
-    async def _raise(self, name: str, before: RecordRow | None, group: Mapping[Hash, Finding]) -> None:
-        record = RecordRow(
-            record_id=name,
-            kind=self._kind.name,
-            session_id=self._session_id,
-            state="open",
-            occurrence=1 if before is None else before.occurrence + 1,
-            notice_no=0,
-            detected_at_ms=self._now_ms,
-            updated_at_ms=self._now_ms,
-            version_id=self._version_id,
-            body=_body(finding.body() for finding in group.values()),
-            drained_at_ms=None,
-            closed_at_ms=None,
-            closed_how=None,
-        )
-        (event,) = await append_events(self._unit, [self._kind.event(record)])
-        self.events.append(event)
-        await rows.put_record(self._unit, replace(record, notice_no=event.seq))
-        claims = [
-            ClaimRow(claim, self._kind.name, self._session_id, finding.anchor, name, "open", finding.body())
-            for claim, finding in group.items()
-        ]
-        await rows.put_claims(self._unit, claims)
-        if self._outbox_on:
-            await outbox.put_task(
-                self._unit,
-                f"task-{secrets.token_hex(8)}",
-                self._kind.task_type,
-                self._session_id,
-                task_payload(record),
-                name,
-                self._now_ms,
-            )
-            if self._due_ms > self._now_ms:
-                await gossip.postpone_task(self._unit, name, self._due_ms)
-
-    async def _rewrite(self, name: str) -> None:
-        before = await rows.get_record(self._unit, name)
-        assert before is not None, "a claim names a record that does not exist"
-        left = [row.body for row in await rows.record_claims(self._unit, name) if row.state == "open"]
-        record = replace(before, version_id=self._version_id, body=_body(left), updated_at_ms=self._now_ms)
-        await rows.put_record(self._unit, record)
-        if self._outbox_on:
-            await outbox.refresh_payloads(self._unit, {name: task_payload(record)})
-
-    async def _close_record(self, name: str, how: str) -> None:
-        before = await rows.get_record(self._unit, name)
-        assert before is not None, "a claim names a record that does not exist"
-        if before.state == "closed":
-            return
-        closed = ConflictClosed(
-            at_ms=self._now_ms,
-            session_id=before.session_id,
-            record_id=name,
-            conflict_kind=before.kind,
-            occurrence=before.occurrence,
-            how=how,
-        )
-        self.events += await append_events(self._unit, [closed])
-        await rows.put_record(
-            self._unit,
-            replace(
-                before,
-                state="closed",
-                closed_at_ms=self._now_ms,
-                closed_how=how,
-                updated_at_ms=self._now_ms,
-                version_id=self._version_id,
-            ),
-        )
-        if self._outbox_on:
-            await outbox.remove_tasks(self._unit, [name])
-
-
-def task_payload(record: RecordRow) -> dict[str, Json]:
-    """What a resolver needs to know: the conflict, its session, version, objects and diagnostics."""
-    return {
-        **record.body,
-        "record_id": record.record_id,
-        "kind": record.kind,
-        "occurrence": record.occurrence,
-        "session_id": record.session_id,
-        "version_id": record.version_id,
-    }
-
-
-def _body(claims: Iterable[dict[str, Json]]) -> dict[str, Json]:
-    """The record's part of its claims: diagnostics by place, every object once, and what else a claim tells."""
-    diagnostics: list[dict[str, Json]] = []
-    ids: dict[Json, None] = {}
-    more: dict[str, Json] = {}
-    for body in claims:
-        object_ids = body["object_ids"]
-        assert isinstance(object_ids, list)
-        ids.update(dict.fromkeys(object_ids))
-        if isinstance(diagnostic := body.get("diagnostic"), dict):
-            diagnostics.append(diagnostic)
-        more.update((key, value) for key, value in body.items() if key not in ("diagnostic", "object_ids"))
-    diagnostics.sort(key=lambda d: (str(d["location"]), str(d["code"]), str(d["message"])))
-    return {"diagnostics": [*diagnostics], "object_ids": [*ids], **more}

@@ -75,8 +75,21 @@ def _text(body: dict[str, Json]) -> str:
 
 async def get_record(reader: Reader, record_id: str) -> RecordRow | None:
     """The record, or None."""
-    rows = await reader.fetch(f"SELECT {_RECORD} FROM conflicts WHERE record_id = ?", record_id)
-    return _record(rows[0]) if rows else None
+    return (await get_records(reader, [record_id])).get(record_id)
+
+
+async def get_records(reader: Reader, record_ids: Sequence[str]) -> dict[str, RecordRow]:
+    """Those of these records that there are, by id."""
+    rows = await _where_in(reader, f"SELECT {_RECORD} FROM conflicts WHERE record_id IN", [], record_ids)
+    return {record.record_id: record for record in map(_record, rows)}
+
+
+async def _where_in(reader: Reader, sql: str, params: Sequence[object], keys: Sequence[str]) -> list[Row]:
+    found: list[Row] = []
+    for start in range(0, len(keys), 500):
+        batch = keys[start : start + 500]
+        found += await reader.fetch(f"{sql} ({','.join('?' * len(batch))})", *params, *batch)
+    return found
 
 
 async def page_records(
@@ -149,27 +162,37 @@ async def drain_records(unit: Unit, record_ids: Sequence[str], at_ms: int) -> li
 
 
 async def put_record(unit: Unit, record: RecordRow) -> None:
-    """Store a record, or open a closed one again with these values and a new notice."""
-    await unit.execute(
+    """Store one record, as `put_records` does several."""
+    await put_records(unit, [record])
+
+
+async def put_records(unit: Unit, records: Sequence[RecordRow]) -> None:
+    """Store records, or open closed ones again with these values and new notices."""
+    await unit.execute_many(
         f"INSERT INTO conflicts ({_RECORD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (record_id) DO UPDATE SET state = excluded.state, occurrence = excluded.occurrence,"
         " notice_no = excluded.notice_no, detected_at_ms = excluded.detected_at_ms,"
         " updated_at_ms = excluded.updated_at_ms, version_id = excluded.version_id, body = excluded.body,"
         " drained_at_ms = excluded.drained_at_ms, closed_at_ms = excluded.closed_at_ms,"
         " closed_how = excluded.closed_how",
-        record.record_id,
-        record.kind,
-        record.session_id,
-        record.state,
-        record.occurrence,
-        record.notice_no,
-        record.detected_at_ms,
-        record.updated_at_ms,
-        record.version_id,
-        _text(record.body),
-        record.drained_at_ms,
-        record.closed_at_ms,
-        record.closed_how,
+        [
+            (
+                record.record_id,
+                record.kind,
+                record.session_id,
+                record.state,
+                record.occurrence,
+                record.notice_no,
+                record.detected_at_ms,
+                record.updated_at_ms,
+                record.version_id,
+                _text(record.body),
+                record.drained_at_ms,
+                record.closed_at_ms,
+                record.closed_how,
+            )
+            for record in records
+        ],
     )
 
 
@@ -184,24 +207,14 @@ async def open_claims(
             session_id,
         )
         return [_claim(row) for row in rows]
-    found: list[ClaimRow] = []
-    for start in range(0, len(anchors), 500):
-        batch = anchors[start : start + 500]
-        rows = await reader.fetch(
-            f"SELECT {_CLAIM} FROM claims WHERE kind = ? AND session_id = ? AND state = 'open'"
-            f" AND anchor IN ({','.join('?' * len(batch))})",
-            kind,
-            session_id,
-            *batch,
-        )
-        found += [_claim(row) for row in rows]
-    return found
+    sql = f"SELECT {_CLAIM} FROM claims WHERE kind = ? AND session_id = ? AND state = 'open' AND anchor IN"
+    return [_claim(row) for row in await _where_in(reader, sql, [kind, session_id], anchors)]
 
 
-async def record_claims(reader: Reader, record_id: str) -> list[ClaimRow]:
-    """Every claim that belongs to a record, open and closed."""
-    rows = await reader.fetch(f"SELECT {_CLAIM} FROM claims WHERE record_id = ?", record_id)
-    return [_claim(row) for row in rows]
+async def record_claims(reader: Reader, record_ids: Sequence[str]) -> list[ClaimRow]:
+    """Every claim that belongs to one of these records, open and closed."""
+    sql = f"SELECT {_CLAIM} FROM claims WHERE record_id IN"
+    return [_claim(row) for row in await _where_in(reader, sql, [], record_ids)]
 
 
 async def put_claims(unit: Unit, claims: Sequence[ClaimRow]) -> None:

@@ -7,18 +7,22 @@ from collections.abc import Sequence
 from cks_runtime.model.events import Event, event_from_json, event_to_json
 from cks_runtime.store.ports import Reader, Unit
 
+APPENDED_AT_ONCE = 100
+
 
 async def append_events(unit: Unit, events: Sequence[Event]) -> list[Event]:
     """Store events in order; returns them with their numbers."""
-    stored = []
-    for event in events:
+    stored: list[Event] = []
+    for start in range(0, len(events), APPENDED_AT_ONCE):
+        batch = events[start : start + APPENDED_AT_ONCE]
+        params = [value for event in batch for value in (event.kind, event.at_ms, event_to_json(event))]
         rows = await unit.fetch(
-            "INSERT INTO journal (kind, at_ms, body) VALUES (?, ?, ?) RETURNING seq",
-            event.kind,
-            event.at_ms,
-            event_to_json(event),
+            f"INSERT INTO journal (kind, at_ms, body) VALUES {', '.join(['(?, ?, ?)'] * len(batch))} RETURNING seq",
+            *params,
         )
-        stored.append(event.model_copy(update={"seq": rows[0][0]}))
+        # numbers are given in the order of the rows; only the order in which they come back is not promised
+        numbers = sorted(row[0] for row in rows)
+        stored += [event.model_copy(update={"seq": seq}) for event, seq in zip(batch, numbers, strict=True)]
     return stored
 
 

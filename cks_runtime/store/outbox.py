@@ -85,8 +85,22 @@ async def put_task(
     dedupe_key: str,
     now_ms: int,
 ) -> None:
-    """Queue a task. One task a `dedupe_key`: a waiting or running one gets the new payload, a dead one lives again."""
-    await unit.execute(
+    """Queue a task, as `put_tasks` does several."""
+    await put_tasks(unit, task_type, session_id, {dedupe_key: (task_id, payload)}, now_ms)
+
+
+async def put_tasks(
+    unit: Unit,
+    task_type: str,
+    session_id: str,
+    tasks: Mapping[str, tuple[str, Mapping[str, Json]]],
+    now_ms: int,
+) -> None:
+    """Queue tasks of one type and session, dedupe key -> (task id, payload).
+
+    One task a dedupe key: a waiting or running one gets the new payload, a dead one lives again.
+    """
+    await unit.execute_many(
         "INSERT INTO cks_outbox_tasks (task_id, task_type, session_id, payload, status, attempts, next_retry_at,"
         " created_at, dedupe_key) VALUES (?, ?, ?, ?, 'PENDING', 0, ?, ?, ?)"
         " ON CONFLICT (dedupe_key) DO UPDATE SET payload = excluded.payload,"
@@ -95,13 +109,10 @@ async def put_task(
         " attempts = CASE WHEN cks_outbox_tasks.status = 'DEAD' THEN 0 ELSE cks_outbox_tasks.attempts END,"
         " dead_at = NULL,"
         " status = CASE WHEN cks_outbox_tasks.status = 'DEAD' THEN 'PENDING' ELSE cks_outbox_tasks.status END",
-        task_id,
-        task_type,
-        session_id,
-        orjson.dumps(payload).decode(),
-        now_ms,
-        now_ms,
-        dedupe_key,
+        [
+            (task_id, task_type, session_id, orjson.dumps(payload).decode(), now_ms, now_ms, key)
+            for key, (task_id, payload) in tasks.items()
+        ],
     )
 
 
