@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import anyio
+from anyio.abc import TaskGroup
 
 from cks_runtime.flow.bus import EventBus
 from cks_runtime.flow.clock import Clock
@@ -33,7 +34,8 @@ LEASE_MS: Final = 10_000
 RENEW_S: Final = 3.0
 STANDBY_S: Final = 2.0
 REBIND_S: Final = 5.0
-EXCHANGE_S: Final = 120.0
+EXCHANGE_S: Final = 600.0
+"""A fresh replica takes its time, and keeps what it has when the time is over."""
 TALK_S: Final = 60.0
 """A conversation whose other side is silent for so long is forgotten."""
 DEBOUNCE_S: Final = 0.2
@@ -109,6 +111,7 @@ class GossipLoop:
         self._heard: dict[str, int] = {}
         self._still: dict[str, rules.Still] = {}
         self._talks: dict[str, _Talk] = {}
+        self._busy: set[str] = set()
         self._peers = {address: rules.Peer(address) for address in config.peers}
         self._status = Status(peers={address: PeerStatus(address) for address in config.peers})
         remote.may_merge = self._may_merge
@@ -198,9 +201,10 @@ class GossipLoop:
                 tasks.start_soon(self._keep_lease, tasks.cancel_scope)
                 tasks.start_soon(self._listen)
                 tasks.start_soon(self._follow)
-                tasks.start_soon(self._rounds)
+                tasks.start_soon(self._rounds, tasks)
         finally:
             self._status.state = "standby"
+            self._busy.clear()
             with anyio.CancelScope(shield=True):
                 async with self._store.unit() as unit:
                     await release_lease(unit, LEASE, self._instance)
@@ -241,22 +245,30 @@ class GossipLoop:
                     await self._remote.map.refresh()
                     for session_id in moved.intersection(self._remote.map.several()):
                         await self._remote.settle(session_id)
-                except CksError as error:
-                    self._status.trouble(error.message)
-                    _log.warning("an edited session could not be looked at: %s", error.message)
+                except Exception as error:
+                    self._trouble("an edited session could not be looked at", error)
 
-    async def _rounds(self) -> None:
+    def _trouble(self, what: str, error: Exception) -> None:
+        """Note a failure that a later round may not have; what other replicas sent must not end this process."""
+        if isinstance(error, CksError):
+            self._status.trouble(error.message)
+            _log.warning("%s: %s", what, error.message)
+        else:
+            self._status.trouble(f"{what}: {type(error).__name__}")
+            _log.error("%s", what, exc_info=error)
+
+    async def _rounds(self, tasks: TaskGroup) -> None:
         while True:
             began = anyio.current_time()
             try:
-                await self._one_round()
-            except CksError as error:
-                self._status.trouble(error.message)
-                _log.warning("a gossip round failed: %s", error.message)
+                await self._one_round(tasks)
+            except Exception as error:
+                self._trouble("a gossip round failed", error)
             jitter = self._chance.uniform(0.9, 1.1)
             await anyio.sleep(max(0.05, began + self._config.interval_s * jitter - anyio.current_time()))
 
-    async def _one_round(self) -> None:
+    async def _one_round(self, tasks: TaskGroup) -> None:
+        """Look at what has several heads, and dial. An exchange that takes long holds up no other round."""
         self._round += 1
         self._heard = rules.heard_later(self._heard)
         self._still = {id: still.later() for id, still in self._still.items()}
@@ -267,12 +279,12 @@ class GossipLoop:
         self._still = {id: self._still[id] for id in several if id in self._still}
         for session_id in several:
             await self._remote.settle(session_id)
-        order = list(range(len(self._peers)))
+        idle = [peer for address, peer in self._peers.items() if address not in self._busy]
+        order = list(range(len(idle)))
         self._chance.shuffle(order)
-        chosen = rules.partners(list(self._peers.values()), self._round, order)
-        async with anyio.create_task_group() as tasks:
-            for peer in chosen:
-                tasks.start_soon(self._exchange, peer)
+        for peer in rules.partners(idle, self._round, order):
+            self._busy.add(peer.address)
+            tasks.start_soon(self._exchange, peer)
         await self._tell_others()
 
     async def _tell_others(self) -> None:
@@ -315,6 +327,8 @@ class GossipLoop:
             if before != "failing":
                 _log.warning("gossip with %s failed: %s", peer.address, reason)
             return
+        finally:
+            self._busy.discard(peer.address)
         self._peers[peer.address] = rules.peer_answered(self._peers[peer.address])
         shown.answered(done, self._round, self._clock())
         if before == "failing":

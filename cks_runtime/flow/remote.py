@@ -22,7 +22,7 @@ from cks_runtime.model.gossip_exchange import Find, Hear, LookAtMap, Send
 from cks_runtime.model.gossip_heads import SessionHeads
 from cks_runtime.model.gossip_merge import Clashes, Decided, Made, decide, known_lines
 from cks_runtime.model.gossip_messages import Message
-from cks_runtime.model.graph import changes
+from cks_runtime.model.graph import Graph, changes
 from cks_runtime.model.history import FIRST_VERSION, Ancestry
 from cks_runtime.model.knowledge import object_from_blob
 from cks_runtime.model.records import Keyring
@@ -35,8 +35,8 @@ from cks_runtime.store.ports import Store
 
 TRIES_MAX: Final = 8
 CLASHES_MAX: Final = 2_000
-HEAVY: Final = 200
-"""Answers of more parts than this are worked on in a thread."""
+HEAVY: Final = 20
+"""After an answer of more parts than this, work goes on in a thread until it is stored."""
 
 T = TypeVar("T")
 Sending = Callable[[Message], Awaitable[Message]]
@@ -61,7 +61,7 @@ def _step(steps: Any, answer: object) -> object:
 def _heavy(answer: object) -> bool:
     if not isinstance(answer, dict):
         return False
-    return len(answer) > HEAVY or any(hasattr(v, "trie") and len(v) > HEAVY for v in answer.values())
+    return len(answer) > HEAVY or any(isinstance(v, Graph) and len(v) > 10 * HEAVY for v in answer.values())
 
 
 class Remote:
@@ -97,8 +97,10 @@ class Remote:
     async def run(self, steps: asks.Asking[T], send: Sending | None = None, hear: Hearing | None = None) -> T:
         """Drive a decision to its end; `send` carries messages, `hear` learns who is out there."""
         answer: object = None
+        heavy = False
         while True:
-            if _heavy(answer):
+            heavy = heavy or _heavy(answer)
+            if heavy:
                 ask = await in_worker(lambda given=answer: _step(steps, given))  # type: ignore[misc]
             else:
                 ask = _step(steps, answer)
@@ -113,6 +115,7 @@ class Remote:
                     if hear is not None:
                         hear(sender, heard)
                 case _:
+                    heavy = heavy and not isinstance(ask, asks.Keep | asks.Apply)
                     answer = await self._local(ask)
 
     async def _local(self, ask: object) -> object:

@@ -22,10 +22,11 @@ def run(seed: int) -> tuple[int, Figures | None, str]:
 
 
 def measured(task: tuple[int, int]) -> Figures:
-    """Figures of a calm world of so many replicas."""
+    """Figures of a calm world of so many replicas, whose edits seldom clash."""
     seed, replicas = task
     world = World(
-        seed, Weather(replicas, 20, loss=0.0, duplicates=0.0, partition=0.0, restart=0.0, edits=0.2)
+        seed,
+        Weather(replicas, 20, loss=0.0, duplicates=0.0, partition=0.0, restart=0.0, edits=0.2, objects=60),
     )
     world.live()
     return world.figures

@@ -18,7 +18,6 @@ from cks_runtime.model.merge import Merged, merge
 from tests.sim.replica import KEYS, Replica
 
 SESSIONS = ("main", "plan")
-OBJECTS = tuple(f"o{n}" for n in range(4))
 FIELDS = ("a", "b")
 
 
@@ -35,6 +34,7 @@ class Weather:
     restart: float = 0.02
     edits: float = 0.25
     writers: int | None = None
+    objects: int = 4
 
     @classmethod
     def of(cls, seed: int) -> Weather:
@@ -256,7 +256,7 @@ class World:
     def edit(self, replica: Replica, session_id: str) -> None:
         chance = self.chance
         graph = replica.graph_of(replica.sessions[session_id].own)
-        id = chance.choice(OBJECTS)
+        id = f"o{chance.randrange(self.weather.objects)}"
         if id not in graph:
             identity = {"id": id, "type": "Thing", "name": id}
             structure = {"a": self.number} if chance.random() < 0.3 else {}
