@@ -23,7 +23,7 @@ from cks_runtime.model.canon import Hash
 from cks_runtime.model.errors import CksError
 from cks_runtime.model.events import HeadMoved
 from cks_runtime.model.gossip_exchange import Conversation, Exchanged, answer, dial
-from cks_runtime.model.gossip_messages import PATH, GossipRefused, Message, StaleTurn, decode, encode
+from cks_runtime.model.gossip_messages import PATH, GossipRefused, Message, StaleTurn, Turn, decode, encode
 from cks_runtime.model.records import Keyring
 from cks_runtime.store import gossip as rows
 from cks_runtime.store.ports import Store
@@ -75,11 +75,15 @@ class GossipConfig:
 
 @dataclass(slots=True)
 class _Talk:
-    """A replica that dialled us: one message at a time, and our wants while it takes its turns."""
+    """A replica that dialled us: one message at a time, and our wants while it takes its turns.
+
+    `last` answers a turn that is sent again because its reply was lost.
+    """
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     open_now: Conversation | None = None
     at: float = 0.0
+    last: tuple[str, int, bytes] = ("", 0, b"")
 
 
 class GossipLoop:
@@ -133,6 +137,8 @@ class GossipLoop:
         talk = self._talks.setdefault(sender, _Talk())
         async with talk.lock:
             talk.at = anyio.current_time()
+            if isinstance(message, Turn) and (message.exchange, message.step) == talk.last[:2]:
+                return talk.last[2]
             steps = answer(message, self._me, self._heard, talk.open_now, self._keys)
             try:
                 reply, talk.open_now = await self._remote.run(steps, hear=self._hearing(sender))
@@ -141,7 +147,10 @@ class GossipLoop:
             except BaseException:
                 talk.open_now = None
                 raise
-        return encode(reply)
+            data = encode(reply)
+            if isinstance(message, Turn):
+                talk.last = (message.exchange, message.step, data)
+        return data
 
     def _hearing(self, known_as: str | None) -> Callable[[str, Mapping[str, int]], None]:
         def hear(sender: str, heard: Mapping[str, int]) -> None:
