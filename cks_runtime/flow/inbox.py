@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ import anyio
 
 from cks_runtime.flow.bus import EventBus, Subscription
 from cks_runtime.flow.clock import Clock
+from cks_runtime.model.errors import CksError
 from cks_runtime.model.events import ConflictClosed, ConflictRaised, Event
 from cks_runtime.store import conflicts as rows
 from cks_runtime.store.conflicts import RecordRow
 from cks_runtime.store.ports import Store
+
+_log = logging.getLogger(__name__)
 
 INBOX_MAX = 10_000
 
@@ -29,9 +33,9 @@ class Notices:
 class ConflictInbox:
     """Notices of one kind of conflict.
 
-    Memory holds at most `INBOX_MAX` ids, to wake readers and to tell the depth; beyond that the oldest id is
-    forgotten and counted in `dropped`. Who gets a notice is decided by the table alone, so each goes to at most
-    one caller in any process, and what memory forgot is still read from there.
+    Memory holds at most `INBOX_MAX` ids, to wake readers; when it is full, what other processes drained is
+    forgotten, then the oldest ids, which `dropped` counts. Who gets a notice is decided by the table alone, so each
+    goes to at most one caller in any process, and what memory forgot is still read from there.
     """
 
     def __init__(self, store: Store, kind: str, clock: Clock) -> None:
@@ -49,8 +53,10 @@ class ConflictInbox:
     async def refill(self) -> None:
         """At start: take up what nobody has drained."""
         async with self._store.reader() as reader:
-            for record in await rows.page_records(reader, self.kind, "queued", None, 0, INBOX_MAX):
-                self._add(record.record_id)
+            waiting, _ = await rows.count_queued(reader, self.kind)
+            for record_id in reversed(await rows.newest_queued(reader, self.kind, INBOX_MAX)):
+                self._add(record_id)
+        self.dropped += max(0, waiting - INBOX_MAX)
 
     async def feed(self, events: Subscription) -> None:
         """Service: follow the bus."""
@@ -58,20 +64,35 @@ class ConflictInbox:
             async for event in events:
                 if isinstance(event, ConflictRaised):
                     self._add(event.record_id)
+                    if len(self._ids) > INBOX_MAX:
+                        await self._shrink()
                 elif isinstance(event, ConflictClosed):
                     self._ids.pop(event.record_id, None)
 
     def _add(self, record_id: str) -> None:
         self._ids[record_id] = None
-        if len(self._ids) > INBOX_MAX:
-            self._ids.popitem(last=False)
-            self.dropped += 1
         self._wake.set()
 
+    async def _shrink(self) -> None:
+        """Forget what others drained, then the oldest: a tenth more than needed, so that this is rare."""
+        try:
+            async with self._store.reader() as reader:
+                waiting = set(await rows.newest_queued(reader, self.kind, INBOX_MAX))
+        except CksError as error:
+            _log.warning("the inbox %s could not be read: %s", self.kind, error.message)
+            waiting = set(self._ids)
+        self._ids = OrderedDict((id, None) for id in self._ids if id in waiting)
+        if len(self._ids) < INBOX_MAX:
+            return
+        while len(self._ids) > INBOX_MAX * 9 // 10:
+            self._ids.popitem(last=False)
+            self.dropped += 1
+
     async def wait(self) -> None:
-        """Until a notice is known to wait."""
+        """Until a notice is known to wait; it may be drained by another before the caller asks for it."""
         while not self._ids:
-            self._wake = anyio.Event()
+            if self._wake.is_set():
+                self._wake = anyio.Event()
             await self._wake.wait()
 
     async def peek(self, session_id: str | None = None, after: int = 0, limit: int = 50) -> Notices:
@@ -85,9 +106,16 @@ class ConflictInbox:
 
     async def drain(self, session_id: str | None = None, limit: int = 50) -> Notices:
         """Take the oldest notices off the queue. The records stay open, and their tasks claimable."""
-        async with self._store.reader() as reader:
-            waiting = await rows.page_records(reader, self.kind, "queued", session_id, 0, limit)
-        return await self.take(waiting, session_id)
+        while True:
+            known = list(self._ids)
+            async with self._store.reader() as reader:
+                waiting = await rows.page_records(reader, self.kind, "queued", session_id, 0, limit)
+            if not waiting and session_id is None:
+                for record_id in known:
+                    self._ids.pop(record_id, None)
+            taken = await self.take(waiting, session_id)
+            if taken.records or not waiting:
+                return taken  # else others were faster with all of these: look again
 
     async def take(
         self, waiting: Sequence[RecordRow], session_id: str | None = None, after: int = 0

@@ -133,6 +133,15 @@ async def count_queued(
     return int(rows[0][0]), rows[0][1]
 
 
+async def newest_queued(reader: Reader, kind: str, limit: int) -> list[str]:
+    """Ids of the records whose notices wait, newest first."""
+    where, params = _selection(kind, "queued", None, 0)
+    rows = await reader.fetch(
+        f"SELECT record_id FROM conflicts WHERE {where} ORDER BY notice_no DESC LIMIT ?", *params, limit
+    )
+    return [str(row[0]) for row in rows]
+
+
 async def count_records(
     reader: Reader, kind: str, state: str, session_id: str | None = None, after: int = 0
 ) -> int:
