@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from typing import Any
 import anyio
 
 from examples.demo.main_job import SOLAR_SYSTEM
-from examples.demo.stage import Agent, Stage, agent, patch, short, until
+from examples.demo.stage import PROGRAMS, Agent, Stage, agent, patch, short, until
 
 PATIENCE_S = 15.0
 INTERVAL_S = 0.3
@@ -140,6 +141,7 @@ async def clash(stage: Stage, anna: Agent, bert: Agent) -> None:
     stage.check(
         any(row[0] == "pluto" and row[2] is not None for row in rows), "both values and the base are told"
     )
+    await ask_critics(stage, anna, bert)
     refused = await anna.call("resolve_gossip_conflict", target_session_id="main", source_session_id=other)
     done = await anna.call(
         "merge_branch", target_session_id="main", source_session_id=other, resolutions={"pluto": "branch_b"}
@@ -152,6 +154,32 @@ async def clash(stage: Stage, anna: Agent, bert: Agent) -> None:
     same = await field(anna, "pluto", "radius_km") == await field(bert, "pluto", "radius_km")
     stage.check(
         closed is not None and same, "the record is closed on both replicas, and both have Bert's radius"
+    )
+    left = [(await who.call("list_dead_lettered_conflicts"))["tasks"] for who in (anna, bert)]
+    stage.check(left == [[], []], "and its dead letter is gone with it")
+
+
+async def ask_critics(stage: Stage, *replicas: Agent) -> None:
+    """A critic on each replica: only the one nearest to the session may judge, and this is not for a machine."""
+    for who in replicas:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("CKS_")}
+        environment |= {"CKS_MCP_DB_PATH": str(who.database), "CKS_LOG_LEVEL": "ERROR"}
+        await anyio.run_process([str(PROGRAMS / "cks-critic-agent"), "--once"], env=environment)
+    letters = [
+        (who.name, task)
+        for who in replicas
+        for task in (await who.call("list_dead_lettered_conflicts"))["tasks"]
+    ]
+    stage.table(
+        ("replica", "task", "attempts", "why", "suggested call"),
+        [
+            (name, t["task_type"], t["attempts"], t["last_error"], t["suggestion"]["tool"])
+            for name, t in letters
+        ],
+        "Both critics ran once",
+    )
+    stage.check(
+        len(letters) == 1, "one critic dead-letters the structural conflict for review; the other leaves it"
     )
 
 
@@ -175,7 +203,7 @@ async def come_back(stage: Stage, pair: Pair, anna: Agent) -> None:
     await anna.call("evolve_knowledge", operations=[patch("mars", note="while Bert was away")])
     status = await anna.call("runtime_status")
     stage.say(
-        f"Bert is stopped. Anna goes on; her peers: {[peer.get('url') for peer in status['gossip']['peers']]}"
+        f"Bert is stopped. Anna goes on; her peers: {[peer.get('address') for peer in status['gossip']['peers']]}"
     )
     async with pair.replica(1) as bert:
         await bert.call("evolve_knowledge", operations=[patch("venus", note="as soon as Bert was back")])

@@ -81,9 +81,10 @@ class Stage:
 class Agent:
     """One MCP client with a `cks-mcp` process of its own."""
 
-    def __init__(self, name: str, client: Client) -> None:
+    def __init__(self, name: str, client: Client, database: Path) -> None:
         self.name = name
         self.client = client
+        self.database = database
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """A tool's structured answer. Raises RuntimeError for an error, with its message and hint."""
@@ -112,7 +113,7 @@ async def agent(name: str, database: Path, **settings: str) -> AsyncIterator[Age
     with open(database.parent / f"{name}.log", "a", encoding="utf-8") as log:  # noqa: ASYNC230
         who = Implementation(name=name, version="1")
         async with Client(stdio_client(server, errlog=log), client_info=who) as client:
-            yield Agent(name, client)
+            yield Agent(name, client, database)
 
 
 async def until(
