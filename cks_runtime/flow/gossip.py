@@ -23,7 +23,16 @@ from cks_runtime.model.canon import Hash
 from cks_runtime.model.errors import CksError
 from cks_runtime.model.events import HeadMoved
 from cks_runtime.model.gossip_exchange import Conversation, Exchanged, answer, dial
-from cks_runtime.model.gossip_messages import PATH, GossipRefused, Message, StaleTurn, Turn, decode, encode
+from cks_runtime.model.gossip_messages import (
+    PATH,
+    GossipRefused,
+    Message,
+    OwnAddress,
+    StaleTurn,
+    Turn,
+    decode,
+    encode,
+)
 from cks_runtime.model.records import Keyring
 from cks_runtime.store import gossip as rows
 from cks_runtime.store.ports import Store
@@ -38,6 +47,7 @@ EXCHANGE_S: Final = 600.0
 """A fresh replica takes its time, and keeps what it has when the time is over."""
 TALK_S: Final = 60.0
 """A conversation whose other side is silent for so long is forgotten."""
+TELL_ROUNDS: Final = 5
 DEBOUNCE_S: Final = 0.2
 
 _log = logging.getLogger(__name__)
@@ -49,7 +59,7 @@ class Network(Protocol):
     """What carries the bytes: asks peers, and answers them on our address."""
 
     async def request(self, address: str, path: str, body: bytes) -> bytes:
-        """The peer's reply. Raises CksError when there is none."""
+        """The peer's reply. Raises CksError when there is none, OwnAddress when the peer is this replica."""
         ...
 
     def traffic(self, address: str) -> tuple[int, int]:
@@ -116,6 +126,7 @@ class GossipLoop:
         self._still: dict[str, rules.Still] = {}
         self._talks: dict[str, _Talk] = {}
         self._busy: set[str] = set()
+        self._told: set[str] = set()
         self._peers = {address: rules.Peer(address) for address in config.peers}
         self._status = Status(peers={address: PeerStatus(address) for address in config.peers})
         remote.may_merge = self._may_merge
@@ -298,13 +309,15 @@ class GossipLoop:
 
     async def _tell_others(self) -> None:
         """Leave whom we hear of to the other processes, and take over what a lost replica was nearer to."""
+        changed = self._told != self._heard.keys()
+        if not changed and self._round % TELL_ROUNDS:
+            return
         heard = [(id, None, self._status.heard_ms.get(id, self._clock())) for id in self._heard]
+        self._told = set(self._heard)
         async with self._store.reader() as reader:
             waiting = await rows.waiting_elsewhere(reader, self._clock()) if self._store.has_outbox else []
         now_ms = self._clock()
         ours = [key for key, session_id in waiting if self._task_due(session_id, now_ms) == now_ms]
-        if not ours and self._round % 4 != 1:
-            return
         async with self._store.unit() as unit:
             await rows.put_peers(unit, heard)
             for key in ours:
@@ -326,6 +339,11 @@ class GossipLoop:
             with anyio.fail_after(EXCHANGE_S):
                 steps = dial(self._me, self._heard, secrets.token_hex(8), self._keys)
                 done = await self._remote.run(steps, send, hear)
+        except OwnAddress:
+            # one list of peers may serve all replicas
+            del self._peers[peer.address]
+            shown.state = "self"
+            return
         except Exception as error:
             # whatever a peer sends, it must not end this process: the boundary is here
             if not isinstance(error, CksError | GossipRefused | TimeoutError):

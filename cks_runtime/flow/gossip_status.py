@@ -18,7 +18,7 @@ class PeerStatus:
 
     address: str
     replica_id: str | None = None
-    state: Literal["new", "ok", "failing"] = "new"
+    state: Literal["new", "ok", "failing", "self"] = "new"
     last_exchange_ms: int | None = None
     last_round: int | None = None
     rounds: int = 0

@@ -49,7 +49,7 @@ class HeadsMap:
 
     def view(self) -> View:
         """The map at this moment."""
-        return View(self._trie, dict(self._entries), tuple(self._recent))
+        return View(self._trie, self._entries, tuple(self._recent))
 
     @property
     def root(self) -> Hash:
@@ -69,7 +69,7 @@ class HeadsMap:
         while True:
             async with self._store.reader() as reader:
                 moved = await sessions.moved_sessions(reader, self._cursor, PAGE)
-                remote = await rows.all_remote_heads(reader) if moved else []
+                remote = await rows.remote_heads_of(reader, [row.session_id for row in moved])
             if not moved:
                 return
             await self._take(moved, remote)
@@ -101,7 +101,7 @@ class HeadsMap:
 
     def _put(self, fresh: dict[str, SessionHeads]) -> None:
         trie = self._trie.update({id: entry.hash for id, entry in fresh.items()})
-        self._entries.update(fresh)
+        self._entries = {**self._entries, **fresh}  # views hold the one before
         self._keep(self._trie, trie, fresh.values())
         self._trie = trie
         self._recent = [*fresh, *(id for id in self._recent if id not in fresh)][:RECENT_MAX]

@@ -13,6 +13,7 @@ from typing import Final
 import orjson
 
 from cks_runtime.model.canon import Hash, Json
+from cks_runtime.model.errors import CksError
 from cks_runtime.model.gossip_heads import REPLICA_ID
 
 PROTOCOL: Final = 1
@@ -33,6 +34,10 @@ class GossipRefused(ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class OwnAddress(CksError):
+    """The address that was dialled is this replica's own."""
 
 
 class StaleTurn(GossipRefused):

@@ -50,7 +50,7 @@ OBJECTS_HELD_MAX: Final = 16 * 1_048_576
 VERSION_START: Final = b'{"author":'
 """How the canonical JSON of a version begins, and of no node or object."""
 DEPTH_MAX: Final = 100
-DEPTH_AROUND: Final = 2  # the object itself and its identity or structure, which is level 1
+DEPTH_AROUND: Final = 1  # the object itself; its structure is level 1
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def pull(
     itself cannot be read.
     """
     pulled = Pulled()
-    entries = yield from _entries(mine, root, dict(extras))
+    entries = yield from _entries(mine, root, dict(extras), pulled)
     for batch in _batches(entries):
         try:
             yield from _sessions(batch, known, keys, pulled)
@@ -101,19 +101,26 @@ def _batches(entries: list[SessionHeads]) -> Iterator[list[SessionHeads]]:
         yield entries[start : start + SESSIONS_A_BATCH]
 
 
-def _entries(mine: Trie, root: Hash, extras: Extras) -> Asking[list[SessionHeads]]:
-    """The peer's entries that differ from ours, by session id."""
+def _entries(mine: Trie, root: Hash, extras: Extras, pulled: Pulled) -> Asking[list[SessionHeads]]:
+    """The peer's entries that differ from ours, by session id; those that are none are told in `pulled`."""
     try:
         theirs = yield from _map(mine, root, extras)
         wanted = {id: entry for id, _, entry in tries.diff(mine, theirs) if entry is not None}
         blobs = yield from fetch_all(list(wanted.values()), extras)
-        entries = [session_heads_from_blob(blobs[hash], hash) for hash in wanted.values()]
     except DamagedBlob as error:
         raise GossipRefused(f"its map of heads is damaged: {error.message}") from error
-    for id, entry in zip(wanted, entries, strict=True):
-        if entry.session_id != id:
-            raise GossipRefused(f"its map of heads names session {entry.session_id!r} {id[:80]!r}")
-    return sorted(entries, key=lambda entry: entry.session_id)
+    entries: list[SessionHeads] = []
+    for id, hash in sorted(wanted.items()):
+        try:
+            entry = session_heads_from_blob(blobs[hash], hash)
+        except DamagedBlob as error:
+            pulled.refused.append((id, error.message))
+            continue
+        if entry.session_id == id:
+            entries.append(entry)
+        else:
+            pulled.refused.append((id, f"its entry is that of session {entry.session_id!r}"))
+    return entries
 
 
 def _map(mine: Trie, root: Hash, extras: Extras) -> Asking[Trie]:

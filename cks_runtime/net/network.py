@@ -10,8 +10,10 @@ from typing import Any
 
 import anyio
 
+from cks_runtime.model.gossip_messages import OwnAddress
 from cks_runtime.net.client import GossipClient
 from cks_runtime.net.endpoint import GossipEndpoint, Handler
+from cks_runtime.net.errors import PeerIsSelf
 from cks_runtime.net.serve import serve
 
 
@@ -40,8 +42,11 @@ class HttpNetwork:
         await self._client.aclose()
 
     async def request(self, address: str, path: str, body: bytes) -> bytes:
-        """The peer's reply. Raises PeerError."""
-        return await self._client.request(address, path, body)
+        """The peer's reply. Raises PeerError, and OwnAddress where the peer is this replica itself."""
+        try:
+            return await self._client.request(address, path, body)
+        except PeerIsSelf as error:
+            raise OwnAddress(f"{address} is this replica's own address") from error
 
     def traffic(self, address: str) -> tuple[int, int]:
         """Bytes sent to and received from this peer."""

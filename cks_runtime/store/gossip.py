@@ -42,10 +42,16 @@ async def remote_heads(reader: Reader, session_id: str) -> list[RemoteHead]:
     return [_remote(row) for row in rows]
 
 
-async def all_remote_heads(reader: Reader) -> list[RemoteHead]:
-    """Every row there is."""
-    rows = await reader.fetch(f"SELECT {_COLUMNS} FROM remote_heads ORDER BY session_id, head")
-    return [_remote(row) for row in rows]
+async def remote_heads_of(reader: Reader, session_ids: Sequence[str]) -> list[RemoteHead]:
+    """The rows of these sessions."""
+    found: list[RemoteHead] = []
+    for start in range(0, len(session_ids), BATCH):
+        batch = session_ids[start : start + BATCH]
+        rows = await reader.fetch(
+            f"SELECT {_COLUMNS} FROM remote_heads WHERE session_id IN ({_marks(batch)})", *batch
+        )
+        found += [_remote(row) for row in rows]
+    return found
 
 
 async def conflict_heads(reader: Reader) -> list[RemoteHead]:

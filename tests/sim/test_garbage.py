@@ -10,10 +10,13 @@ import pytest
 from cks_runtime.model import gossip_exchange as exchanges
 from cks_runtime.model import gossip_rules as rules
 from cks_runtime.model.canon import canonical, digest
+from cks_runtime.model.errors import DamagedBlob
 from cks_runtime.model.gossip_heads import Origin
 from cks_runtime.model.gossip_messages import Message, decode, encode
-from cks_runtime.model.history import FIRST_VERSION
+from cks_runtime.model.gossip_walk import check_object
+from cks_runtime.model.history import FIRST_VERSION, Version
 from cks_runtime.model.knowledge import make_object
+from cks_runtime.model.trie import new_nodes
 from tests.sim.replica import KEYS, Replica, empty
 
 A, B = "a" * 16, "b" * 16
@@ -100,8 +103,6 @@ def test_bytes_that_are_no_object_leave_their_session_alone(spoiled: bytes) -> N
     b.objects[digest(spoiled)] = spoiled
     leaf = canonical({"entries": {"y": digest(spoiled).hex()}})
     b.nodes[digest(leaf)] = leaf
-    from cks_runtime.model.history import Version
-
     wrong = Version((b.sessions["bad"].own,), digest(leaf), False, "", "", 2)
     b.keep_version(wrong)
     b.sessions["bad"].own, b.sessions["bad"].heads, b.view = wrong.id, {wrong.id: B}, None
@@ -127,3 +128,32 @@ def test_two_replicas_that_made_one_session_agree_on_its_title() -> None:
     exchange(a, b)
     assert a.sessions["s"].origin == b.sessions["s"].origin
     assert a.look().trie.root == b.look().trie.root
+
+
+def test_an_entry_that_is_none_leaves_the_other_sessions_alone() -> None:
+    a, b = pair()
+    session(b, "good", thing("x"))
+    view = b.look()
+    broken = canonical({"session": "bad"})
+    b.map_blobs[digest(broken)] = broken
+    trie = view.trie.update({"bad": digest(broken)})
+    b.map_blobs.update(new_nodes(view.trie, trie))
+    b.view = exchanges.View(trie, view.entries)
+    done = exchange(a, b)
+    assert [name for name, _ in done.pulled.refused] == ["bad"]
+    assert a.sessions["good"].own == b.sessions["good"].own
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels - 1):
+        value = [value]
+    return {"n": value}
+
+
+def test_an_object_as_deep_as_a_session_takes_is_taken_and_no_deeper_one() -> None:
+    fine = make_object("x", "Thing", "x", nested(100))
+    check_object(fine.hash, fine.blob())
+    deep = canonical({"identity": {"id": "x", "type": "T", "name": "x"}, "structure": nested(101)})
+    with pytest.raises(DamagedBlob):
+        check_object(digest(deep), deep)
