@@ -28,7 +28,7 @@ def table_row(scene: Scene) -> Iterator[MergeWarning]:
             cell = _first_cell(line)
             if cell and cell in mine:
                 text = f"Ours and theirs both set the table row {quoted(cell)}."
-                yield scene.warning("table_row", tuple(sorted((mine[cell], index))), text)
+                yield scene.warning("table_row", (mine[cell], index), text)
 
 
 def _first_cell(line: str) -> str:
@@ -45,7 +45,7 @@ def heading_twice(scene: Scene) -> Iterator[MergeWarning]:
             continue
         if not scene.in_code(entry[0]) and not scene.in_code(twin[0]):
             text = f"Ours and theirs both added the heading {quoted(entry[1])}."
-            yield scene.warning("heading_twice", tuple(sorted((twin[0], entry[0]))), text)
+            yield scene.warning("heading_twice", (twin[0], entry[0]), text)
 
 
 def text_twice(scene: Scene) -> Iterator[MergeWarning]:
@@ -61,7 +61,7 @@ def text_twice(scene: Scene) -> Iterator[MergeWarning]:
             last = twin[0], entry[0]
             if not follows:
                 text = f"Ours and theirs both added {quoted(entry[1])}; it stands here twice."
-                yield scene.warning("text_twice", tuple(sorted(last)), text)
+                yield scene.warning("text_twice", last, text)
 
 
 def moved_and_edited(scene: Scene) -> Iterator[MergeWarning]:
@@ -86,7 +86,7 @@ def duplicate_bullet(scene: Scene) -> Iterator[MergeWarning]:
     for one, two in pairs:
         if not _in_one_block(one, two):
             text = f"Ours added {quoted(one[1])}, theirs added {quoted(two[1])}: they may say the same."
-            yield scene.warning("duplicate_bullet", tuple(sorted((one[0], two[0]))), text)
+            yield scene.warning("duplicate_bullet", (one[0], two[0]), text)
 
 
 def _equal(mine: list[Added], yours: list[Added]) -> Iterator[tuple[Added, Added]]:

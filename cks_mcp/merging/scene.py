@@ -181,8 +181,10 @@ class Scene:
         return index
 
     def warning(self, code: str, indices: tuple[int, ...], text: str) -> MergeWarning:
-        """A warning about rendered lines."""
-        return MergeWarning(code, tuple(index + self.skipped + 1 for index in indices), text)
+        """A warning about rendered lines; where one was removed the nearest line stands for it."""
+        last = self.skipped + len(self.lines) + self.tail.count("\n")
+        numbers = {max(1, min(index + self.skipped + 1, last)) for index in indices}
+        return MergeWarning(code, tuple(sorted(numbers)), text)
 
 
 def other(side: Side) -> Side:

@@ -38,7 +38,7 @@ def broken_table(scene: Scene) -> Iterator[MergeWarning]:
         if widths["ours"] and widths["theirs"] and widths["ours"].keys() != widths["theirs"].keys():
             indices = {index for side in SIDES for index in widths[side].values()}
             text = "Ours and theirs wrote rows with different numbers of cells in this table."
-            yield scene.warning("broken_table", tuple(sorted(indices)), text)
+            yield scene.warning("broken_table", tuple(indices), text)
         for side in SIDES:
             if rows[side] and _lost_its_head(scene, start, other(side)):
                 text = f"{other(side).capitalize()} removed the head of this table, {side} added rows to it."

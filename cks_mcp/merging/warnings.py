@@ -28,10 +28,19 @@ def warnings_of(scene: Scene, base: str, ours: str, theirs: str) -> tuple[MergeW
         duplicate_bullet(scene),
         touching_edits(scene),
     )
-    hints = tuple(islice(found, LIMIT + 1))
+    hints = tuple(islice(_each_place_once(found), LIMIT + 1))
     if len(hints) > LIMIT:
         return (*hints[: LIMIT - 1], MergeWarning("more", (), "There are more warnings than are shown here."))
     return hints
+
+
+def _each_place_once(found: Iterator[MergeWarning]) -> Iterator[MergeWarning]:
+    """The hints without those whose lines a graver one has named."""
+    named: set[tuple[int, ...]] = set()
+    for hint in found:
+        if not hint.lines or hint.lines not in named:
+            named.add(hint.lines)
+            yield hint
 
 
 def touching_edits(scene: Scene) -> Iterator[MergeWarning]:
@@ -39,10 +48,10 @@ def touching_edits(scene: Scene) -> Iterator[MergeWarning]:
     for k in range(1, len(scene.chunks)):
         before, after = scene.chunks[k - 1], scene.chunks[k]
         if before.b1 == after.b0:
-            lines = (max(scene.spans[k - 1][1] - 1, 0), min(scene.spans[k][0], max(len(scene.lines) - 1, 0)))
+            lines = scene.spans[k - 1][1] - 1, scene.spans[k][0]
             names = " and ".join(_NAMES[chunk.kind] for chunk in (before, after))
             text = f"{names} touch here; both are kept in the order of the base."
-            yield scene.warning("touching_edits", tuple(sorted(set(lines))), text[0].upper() + text[1:])
+            yield scene.warning("touching_edits", lines, text[0].upper() + text[1:])
 
 
 _NAMES = {
