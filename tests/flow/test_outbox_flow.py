@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from outbox_building import Clocks, code, put, runtime, status
 
@@ -75,6 +75,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BlockingPo
         yield portal, rt, clocks
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 90_000), st.sampled_from(KINDS), st.integers(0, 3)), max_size=25))
 def test_the_stored_task_goes_the_way_of_the_model(
     bench: tuple[BlockingPortal, Runtime, Clocks], moves: list[Move]

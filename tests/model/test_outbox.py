@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cks_runtime.model.errors import CksError, StaleClaim
@@ -105,6 +105,7 @@ signals: st.SearchStrategy[Signal] = st.one_of(
 moves = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3000), signals), max_size=40)
 
 
+@settings(deadline=None)
 @given(moves, st.integers(1, 4))
 def test_a_token_counts_from_its_claim_to_the_end_of_its_lease(
     moves: list[tuple[int, int, Signal]], attempts_max: int
@@ -149,6 +150,7 @@ def test_a_token_counts_from_its_claim_to_the_end_of_its_lease(
             assert state.attempts == claims <= attempts_max
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5), st.booleans())
 def test_a_task_that_kills_its_worker_is_dead_after_the_last_attempt(attempts_max: int, boots: bool) -> None:
     state, now, claims = Ready(0, 0), NOW, 0
@@ -178,6 +180,7 @@ def test_when_a_lease_is_over(lease: Leased, over: bool) -> None:
         assert (outcome(lease, signal) is StaleClaim) is over
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 64), st.floats(0, 1))
 def test_a_failed_task_is_due_again_in_d_to_2d(attempt: int, jitter: float) -> None:
     base_ms = 1000 * (3600 if attempt >= 12 else min(2**attempt, 3600))
