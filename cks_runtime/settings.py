@@ -55,13 +55,20 @@ def _database(value: str) -> str:
         return value
     if "://" in value or "\0" in value:
         raise ValueError("neither a path nor a database address")
-    return str(Path(value).expanduser())
+    return _expanded(value)
+
+
+def _expanded(value: str) -> str:
+    try:
+        return str(Path(value).expanduser())
+    except RuntimeError as error:  # a user that does not exist
+        raise ValueError(str(error)) from error
 
 
 def _path(value: str) -> str:
     if "\0" in value:
         raise ValueError("not a path")
-    return str(Path(value).expanduser())
+    return _expanded(value)
 
 
 def _url(value: str) -> str:

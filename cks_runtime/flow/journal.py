@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 TAIL_INTERVAL_S = 0.2
 PAGE = 500
+SEQ_MAX = 2**63 - 1
 RETENTION_MS = 30 * 24 * 3600 * 1000
 RETENTION_MAX = 1_000_000
 TRIM_DELAY_S = 60.0  # not at start, when everything else wants the disk
@@ -91,9 +92,10 @@ class Journal:
             if gone < PAGE:
                 return total
 
-    async def replay(self, since: int = 0, kinds: Sequence[type[Event]] = ()) -> AsyncIterator[Event]:
+    async def replay(self, since: int = 0, types: Sequence[type[Event]] = ()) -> AsyncIterator[Event]:
         """Stored events numbered above `since`, oldest first; the same ones in the same order every time."""
-        names = [kind.KIND for kind in kinds]
+        names = [kind.KIND for kind in types]
+        since = max(0, min(since, SEQ_MAX))
         while True:
             async with self._store.reader() as reader:
                 events = await rows.read_events(reader, since, PAGE, names)

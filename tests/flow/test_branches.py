@@ -97,7 +97,7 @@ async def test_a_taken_name_tells_no_second_session(rt: Runtime, monkeypatch: py
     monkeypatch.setattr(branches, "branch_name", lambda session_id, title: next(names))
     await evolve(rt, "s", thing("a"))
     assert [await branch(rt), await branch(rt)] == ["s-same", "s-other"]
-    told = [event.session_id async for event in rt.journal.replay(kinds=[SessionCreated])]
+    told = [event.session_id async for event in rt.journal.replay(types=[SessionCreated])]
     assert told == ["s", "s-same", "s-other"]
 
 

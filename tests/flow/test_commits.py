@@ -170,7 +170,7 @@ async def test_many_writers_of_one_process_lose_nothing(rt: Runtime) -> None:
         for number in range(25):
             tasks.start_soon(lambda number=number: evolve(rt, "s", thing(f"o{number}")))
     assert await ids_of(rt, "s") == sorted(f"o{number}" for number in range(25))
-    seqs = [event.seq async for event in rt.journal.replay(kinds=[HeadMovedEvent])]
+    seqs = [event.seq async for event in rt.journal.replay(types=[HeadMovedEvent])]
     assert len(seqs) == 25 == len(set(seqs))
     assert rt.journal.published == max(seqs)
 

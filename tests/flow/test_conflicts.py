@@ -58,7 +58,7 @@ async def tasks(rt: Runtime) -> dict[str, str]:
 
 
 async def told(rt: Runtime) -> list[Event]:
-    return [event async for event in rt.journal.replay(kinds=[InferenceConflictDetected, ConflictClosed])]
+    return [event async for event in rt.journal.replay(types=[InferenceConflictDetected, ConflictClosed])]
 
 
 def codes(record: RecordRow) -> list[str]:

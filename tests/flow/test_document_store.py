@@ -62,7 +62,7 @@ async def test_versions_are_numbered_chained_and_told(rt: Runtime, docs: Documen
     assert (first.version, first.previous, first.author) == (1, None, "ann")
     assert (second.version, second.previous) == (2, first.hash)
     assert second.at_ms > first.at_ms
-    told = [event async for event in rt.journal.replay(kinds=[DocumentPublished])]
+    told = [event async for event in rt.journal.replay(types=[DocumentPublished])]
     assert [(e.path, e.version, e.author, e.hash) for e in told if isinstance(e, DocumentPublished)] == [
         (PLAN, 1, "ann", first.hash.hex()),
         (PLAN, 2, "bob", second.hash.hex()),

@@ -141,7 +141,7 @@ async def test_what_arrives_is_told_like_any_other_change(tmp_path: Path) -> Non
         await pair.a.commits.evolve("s", [add("x")], create=True, title="told")
         await pair.same("s")
         kinds = [SessionCreated, HeadMoved]
-        told = [event async for event in pair.b.journal.replay(kinds=kinds)]
+        told = [event async for event in pair.b.journal.replay(types=kinds)]
         assert [event.kind for event in told] == ["SessionCreated", "HeadMoved"]
         assert told[1].changed == 1  # type: ignore[attr-defined]
         assert (await pair.b.sessions.get("s")).title == "told"
@@ -189,7 +189,7 @@ async def test_merging_the_other_side_closes_the_conflict_in_the_same_transactio
         assert isinstance(await pair.a.branches.merge("s", line), MergeRefused)
         done = await pair.a.branches.merge("s", line, resolutions={"x": "branch_a"})
         assert isinstance(done, MergeDone)
-        events = [e async for e in pair.a.journal.replay(kinds=[HeadMoved, ConflictClosed])]
+        events = [e async for e in pair.a.journal.replay(types=[HeadMoved, ConflictClosed])]
         assert events[-2].kind == "ConflictClosed" and events[-1].seq == events[-2].seq + 1
         (closed,) = await records(pair.b, "closed")
         assert closed.closed_how == "resolved"
@@ -207,7 +207,7 @@ async def test_edits_that_become_equal_close_the_conflict(tmp_path: Path) -> Non
         assert closed.closed_how in ("resolved", "cause_gone")
         await pair.same("s")
         assert (await pair.a.conflicts.page("gossip", "open")) == []
-        assert len([e async for e in pair.a.journal.replay(kinds=[GossipConflictDetected])]) == 1
+        assert len([e async for e in pair.a.journal.replay(types=[GossipConflictDetected])]) == 1
 
 
 async def test_a_record_of_another_key_is_refused_and_settled_by_dropping_it(tmp_path: Path) -> None:

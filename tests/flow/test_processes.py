@@ -25,7 +25,7 @@ async def test_two_processes_editing_one_session_lose_nothing(open_rt: OpenRunti
     assert len(set(acknowledged)) == 2 * EDITS
     async with open_rt() as rt:
         assert await ids_of(rt, "s") == sorted(acknowledged)
-        moves = [event async for event in rt.journal.replay(kinds=[HeadMoved])]
+        moves = [event async for event in rt.journal.replay(types=[HeadMoved])]
         assert len(moves) == 2 * EDITS
         for before, after in pairwise(moves):
             assert after.previous_id == before.version_id, "one line, every move from the last head"
