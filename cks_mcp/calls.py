@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from cks_mcp.answers import Answer, failure, success
 from cks_mcp.arguments import check_arguments, unknown_tool
 from cks_mcp.schemas import input_schema, output_schema
+from cks_runtime.flow.graphs import in_worker
 from cks_runtime.model.errors import CksError, InternalError, TooLarge
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,10 @@ class Tools:
             raise TypeError(
                 f"{tool.name} answered {type(answer.result).__name__}, not {tool.result.__name__}"
             )
-        return success(answer, trims=tool.annotations.read_only_hint is not True)
+        trims = tool.annotations.read_only_hint is not True
+        if answer.unlimited:  # it may be a whole session, and other calls must not wait for its JSON
+            return await in_worker(lambda: success(answer, trims=trims))
+        return success(answer, trims=trims)
 
 
 def _failure(error: CksError) -> dict[str, Any]:
