@@ -1,12 +1,12 @@
-"""What a line of Markdown is, as far as the warnings ask: bullets, headings, table rows, fences, front matter."""
+"""What a line of Markdown is, as far as the warnings ask: bullets, headings, table rows, fences, front matter.
+
+Lines can be very long, so nothing here takes more time than grows with the length of the line.
+"""
 
 import re
 
 _BULLET = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?(.*)", re.DOTALL)
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?\s*$")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)", re.MULTILINE)
-_DELIMITER = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$")
-_KEY = re.compile(r"([^\s#:\-][^:\n]*?)\s*:(?:\s|$)")
 _WORD = re.compile(r"[^\W_]+")
 _CELL_BAR = re.compile(r"(?<!\\)\|")
 _ENDINGS = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""))
@@ -17,6 +17,8 @@ _STOP_WORDS = frozenset(
         "shall should so that the their then there these this to was we were when will with",
     )
 )
+BULLET_MAX = 2_000
+"""Characters of a line that are compared by words."""
 CJK = "\u2e80"
 """From here on scripts are written without spaces, so pairs of characters stand for words."""
 
@@ -29,8 +31,13 @@ def bullet_text(line: str) -> str | None:
 
 def heading(line: str) -> tuple[int, str] | None:
     """Level and folded text of an ATX heading, or None."""
-    found = _HEADING.match(line)
-    return (len(found[1]), folded(found[2])) if found and found[2] else None
+    marked = line.lstrip(" ")
+    text = marked.lstrip("#")
+    level = len(marked) - len(text)
+    if not 1 <= level <= 6 or len(line) - len(marked) > 3 or not text.startswith((" ", "\t")):
+        return None
+    words_of_it = folded(text[:BULLET_MAX])
+    return (level, words_of_it) if words_of_it else None
 
 
 def is_row(line: str) -> bool:
@@ -40,7 +47,10 @@ def is_row(line: str) -> bool:
 
 def is_delimiter(line: str) -> bool:
     """Whether this is the row of dashes under a table's head."""
-    return "-" in line and "|" in line and _DELIMITER.match(line) is not None
+    if "-" not in line or "|" not in line:
+        return False
+    dashes = [cell.strip().removeprefix(":").removesuffix(":") for cell in line.strip().strip("|").split("|")]
+    return all(cell and not cell.strip("-") for cell in dashes)
 
 
 def cells(line: str) -> list[str]:
@@ -57,7 +67,7 @@ def folded(text: str) -> str:
 def words(text: str) -> frozenset[str]:
     """The words that carry meaning, cut to their stems; for scripts without spaces pairs of characters."""
     found: set[str] = set()
-    for word in _WORD.findall(text.casefold()):
+    for word in _WORD.findall(text[:BULLET_MAX].casefold()):
         if word[0] >= CJK:
             found.update(word[k : k + 2] for k in range(max(1, len(word) - 1)))
         elif word not in _STOP_WORDS:
@@ -90,18 +100,24 @@ def fences(text: str) -> tuple[list[tuple[int, int]], int]:
     return ranges, opened
 
 
+def key_of(line: str) -> str:
+    """The key that a line of front matter begins with at the top level, or nothing."""
+    key, colon, rest = line.partition(":")
+    if not colon or key[:1] in " \t#-" or (rest and not rest[0].isspace()):
+        return ""
+    return key.rstrip()
+
+
 def front_matter(text: str) -> dict[str, str]:
     """The top-level keys of a front-matter block and the text each holds; empty where there is none."""
     if not text.startswith(("---\n", "---\r\n")):
         return {}
-    held: dict[str, str] = {}
+    held: dict[str, list[str]] = {}
     key = ""
     for line in text[text.index("\n") + 1 :].split("\n"):
         if line.rstrip() in ("---", "..."):
-            return held
-        found = _KEY.match(line)
-        if found:
-            key = found[1]
+            return {key: "\n".join(lines) for key, lines in held.items()}
+        key = key_of(line) or key
         if key:
-            held[key] = held.get(key, "") + line.rstrip() + "\n"
+            held.setdefault(key, []).append(line.rstrip())
     return {}

@@ -1,5 +1,6 @@
 """The candidate as the warnings look at it: what each side added, by what it is, and where it stands."""
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain, compress, islice
@@ -126,6 +127,11 @@ class Scene:
             found[side] = {line: added[line] for line in both if line and not line.isspace()}
         return found
 
+    @cached_property
+    def removed_heads(self) -> set[Side]:
+        """The sides that removed a row of dashes under a table's head."""
+        return {side for side in SIDES if any(markdown.is_delimiter(line) for _, line in self.removed[side])}
+
     @property
     def cut_short(self) -> bool:
         """Whether there were too many changes to look at each."""
@@ -149,14 +155,16 @@ class Scene:
             above = index
             while above > max(last + 1, 0) and markdown.is_row(self.lines[above - 1]):
                 above -= 1
-            if last < 0 or above > last + 1 or not markdown.is_row(self.lines[above - 1]):
+            if last < 0 or above > last + 1:
                 start = above
             last = index
             found.setdefault(start, {"ours": [], "theirs": []})[side].append((index, line))
         return found
 
     def in_code(self, index: int) -> bool:
-        return any(first <= index < end for first, end in self.code)
+        """Whether a rendered line stands in fenced code."""
+        at = bisect_right(self.code, (index, len(self.lines) + 1)) - 1
+        return at >= 0 and index < self.code[at][1]
 
     def chosen(self, side: Side) -> str:
         """The merged text with every conflict decided for one side."""

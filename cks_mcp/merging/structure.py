@@ -6,7 +6,7 @@ from itertools import chain
 
 from cks_mcp.merging import markdown
 from cks_mcp.merging.candidate import MergeWarning
-from cks_mcp.merging.scene import FENCES, SIDES, Scene, Side, other, quoted
+from cks_mcp.merging.scene import FENCES, SIDES, Scene, other, quoted
 
 FRONT_MATTER_MAX = 65_536
 """Characters after which front matter is not looked for any more."""
@@ -39,17 +39,11 @@ def broken_table(scene: Scene) -> Iterator[MergeWarning]:
             indices = {index for side in SIDES for index in widths[side].values()}
             text = "Ours and theirs wrote rows with different numbers of cells in this table."
             yield scene.warning("broken_table", tuple(indices), text)
+        headless = not any(map(markdown.is_delimiter, scene.lines[start : start + 2]))
         for side in SIDES:
-            if rows[side] and _lost_its_head(scene, start, other(side)):
+            if rows[side] and headless and other(side) in scene.removed_heads:
                 text = f"{other(side).capitalize()} removed the head of this table, {side} added rows to it."
                 yield scene.warning("broken_table", (start,), text)
-
-
-def _lost_its_head(scene: Scene, start: int, remover: Side) -> bool:
-    if not any(markdown.is_delimiter(line) for _, line in scene.removed[remover]):
-        return False
-    head = scene.lines[start : start + 2]
-    return not any(map(markdown.is_delimiter, head))
 
 
 def front_matter_key(scene: Scene, base: str, ours: str, theirs: str) -> Iterator[MergeWarning]:
@@ -59,26 +53,27 @@ def front_matter_key(scene: Scene, base: str, ours: str, theirs: str) -> Iterato
     )
     if of_base in (of_ours, of_theirs):
         return
+    places = _lines_by_key(scene)
     for key in sorted(of_ours.keys() | of_theirs.keys()):
         was, mine, yours = of_base.get(key), of_ours.get(key), of_theirs.get(key)
         if was != mine and was != yours:
-            lines = _lines_of_key(scene, key)
+            lines = tuple(places.get(key, ()))
             if mine != yours:
-                text = f"Ours and theirs both set the front-matter key '{key}', to different values."
+                text = f"Ours and theirs both set the front-matter key {quoted(key)}, to different values."
                 yield MergeWarning("front_matter_key", lines, text)
             elif len(lines) > 1:
-                text = f"The front-matter key '{key}' stands twice: ours and theirs both added it."
+                text = f"The front-matter key {quoted(key)} stands twice: ours and theirs both added it."
                 yield MergeWarning("front_matter_key", lines, text)
 
 
-def _lines_of_key(scene: Scene, key: str) -> tuple[int, ...]:
-    found: list[int] = []
+def _lines_by_key(scene: Scene) -> dict[str, list[int]]:
+    """Where the keys of the candidate's front matter stand."""
+    found: dict[str, list[int]] = {}
     for number, line in enumerate(chain(scene.head.split("\n")[:-1], scene.lines), 1):
         if number > 1 and line.rstrip() in ("---", "..."):
             break
-        if line.startswith(key) and line[len(key) :].lstrip().startswith(":"):
-            found.append(number)
-    return tuple(found)
+        found.setdefault(markdown.key_of(line), []).append(number)
+    return found
 
 
 def list_reordered(scene: Scene) -> Iterator[MergeWarning]:

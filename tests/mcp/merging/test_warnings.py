@@ -203,3 +203,28 @@ def test_warnings_take_bounded_time() -> None:
     began = time.process_time()
     merge3(base, ours, theirs)
     assert time.process_time() - began < 4
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# " + " " * 100_000 + "x",
+        "#" * 100_000 + " x",
+        " " * 100_000 + "-|x",
+        "| - " + " " * 100_000 + "x",
+        "- " + "word " * 20_000,
+        "- " + " " * 100_000 + "[",
+        "key" + " " * 60_000,
+        "`" * 100_000,
+        "|" * 50_000,
+        "| " + "\\|" * 50_000,
+        "1" * 100_000 + ". x",
+    ],
+)
+def test_long_lines_take_time_in_proportion(line: str) -> None:
+    base = "---\na: b\n---\none\n\ntwo\n\nthree\n"
+    ours = base.replace("a: b\n", f"a: b\n{line}\n").replace("one\n", f"one\n{line}\n")
+    theirs = base.replace("a: b\n", f"{line}!\na: b\n").replace("three\n", f"three\n{line}?\n")
+    began = time.process_time()
+    merge3(base, ours, theirs)
+    assert time.process_time() - began < 2
