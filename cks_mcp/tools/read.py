@@ -24,6 +24,7 @@ from cks_mcp.tools.common import (
 )
 from cks_mcp.trimming import trimmed
 from cks_runtime.flow.graphs import in_worker
+from cks_runtime.flow.remote_lines import line_of
 from cks_runtime.flow.search import Hit
 from cks_runtime.model.canon import parse_exact
 from cks_runtime.model.explain import premise_chain, relations_of, steps_of, validity_of, verification_of
@@ -87,7 +88,7 @@ async def explain_knowledge(ctx: Ctx, args: ExplainArgs) -> Answer[Explained]:
     head = version_json(await rt.graphs.version(row.head))
     base: dict[str, Any] = {
         "session_id": row.session_id,
-        "state": "closed" if row.closed else "open",
+        "state": "remote" if line_of(row.session_id) else "closed" if row.closed else "open",
         "head": head,
     }
     if args.object_id is None:

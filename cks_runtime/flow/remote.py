@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 import anyio
@@ -42,6 +43,15 @@ T = TypeVar("T")
 Sending = Callable[[Message], Awaitable[Message]]
 Hearing = Callable[[str, Mapping[str, int]], None]
 MayMerge = Callable[[str, Mapping[Hash, str]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The last decision about a session, and what it was made from."""
+
+    read: Read
+    decided: Decided
+    merging: bool
 
 
 class _End:
@@ -87,7 +97,7 @@ class Remote:
         self._me = me
         self._origin = instance_id
         self._clashes: Clashes = {}
-        self._done: dict[str, tuple[Read, Decided]] = {}
+        self._done: dict[str, _Settled] = {}
         self._turn = anyio.Lock()
         self.map = HeadsMap(store, graphs, me)
         self.may_merge: MayMerge = lambda session_id, heads: True
@@ -181,24 +191,29 @@ class Remote:
         async with self._turn:
             for _ in range(TRIES_MAX):
                 read = await self._read(session_id)
-                if read.row is None and entry is None:
+                if entry is None and (read.row is None or self._is_settled(session_id, read)):
                     return
-                decided = await self._decide(session_id, read, entry)
-                if entry is None and self._done.get(session_id) == (read, decided):
-                    return
-                events = await self._write(session_id, read, decided, entry)
+                decided, merging = await self._decide(session_id, read, entry)
+                events = await self._write(session_id, read, decided, entry, merging)
                 if events is not None:
                     await self._journal.told(events)
                     await self.map.refresh()
                     await self.map.touch(session_id)
                     return
 
+    def _is_settled(self, session_id: str, read: Read) -> bool:
+        """Whether a decision now would be the last one over again."""
+        last = self._done.get(session_id)
+        if last is None or last.read != read:
+            return False
+        return self.may_merge(session_id, last.decided.heads) in (False, last.merging)
+
     async def _read(self, session_id: str) -> Read:
         async with self._store.reader() as reader:
             row = await sessions.get_session(reader, session_id)
             return Read(row, tuple(await rows.remote_heads(reader, session_id)))
 
-    async def _decide(self, session_id: str, read: Read, entry: SessionHeads | None) -> Decided:
+    async def _decide(self, session_id: str, read: Read, entry: SessionHeads | None) -> tuple[Decided, bool]:
         mine = known_heads(read.row, read.remote, self._me)
         theirs = entry.heads if entry is not None else {}
         async with self._store.reader() as reader:
@@ -208,22 +223,22 @@ class Remote:
         merging = self.may_merge(session_id, lines.heads)
         if len(self._clashes) > CLASHES_MAX:
             self._clashes.clear()
-        return await self.run(decide(lines, merging, self._keys, self._clashes))
+        return await self.run(decide(lines, merging, self._keys, self._clashes)), merging
 
     async def _write(
-        self, session_id: str, read: Read, decided: Decided, entry: SessionHeads | None
+        self, session_id: str, read: Read, decided: Decided, entry: SessionHeads | None, merging: bool
     ) -> Sequence[Event] | None:
         """The events to tell; None when the session moved meanwhile, so that all is decided again."""
         plan = await self._planned(session_id, read, decided, entry)
         if plan.idle(read):
-            self._done[session_id] = (read, decided)
+            self._done[session_id] = _Settled(read, decided, merging)
             return ()
         async with self._store.unit() as unit:
             row = await sessions.get_session(unit, session_id)
             if Read(row, tuple(await rows.remote_heads(unit, session_id))) != read:
                 return None
             events = await plan.carry_out(unit, read.row, self._conflicts, self._clock(), self._origin)
-        self._done[session_id] = (Read(read.row, plan.remote), decided)
+        self._done[session_id] = _Settled(Read(read.row, plan.remote), decided, merging)
         return events
 
     async def _planned(
@@ -242,7 +257,7 @@ class Remote:
             changed = len(changes(before, graph))
         same = self._done.get(session_id)
         standing = None if any(one.record_id for one in read.remote) else ()
-        known = same[1].findings if same is not None else standing
+        known = same.decided.findings if same is not None else standing
         return Plan(
             session_id,
             decided,
