@@ -13,11 +13,13 @@ import pytest
 
 from cks_runtime.config import RuntimeConfig
 from cks_runtime.flow import gossip as service
+from cks_runtime.flow import remote
 from cks_runtime.flow.branches import MergeDone, MergeRefused
 from cks_runtime.flow.gossip import GossipConfig, GossipLoop, Handler
 from cks_runtime.model.errors import InternalError, InvalidKnowledge, InvalidParameter, SessionNotFound
 from cks_runtime.model.events import ConflictClosed, GossipConflictDetected, HeadMoved, SessionCreated
-from cks_runtime.model.gossip_messages import PATH, GossipRefused
+from cks_runtime.model.gossip_merge import decide
+from cks_runtime.model.gossip_messages import PATH, GossipRefused, OwnAddress
 from cks_runtime.model.gossip_rules import ELSEWHERE_MS, nearest
 from cks_runtime.model.records import record_operations
 from cks_runtime.runtime import Runtime
@@ -310,3 +312,50 @@ async def test_one_process_of_a_database_gossips_and_the_next_takes_over(
         await until(active)
         await pair.b.commits.evolve("s", [update("x", n=2)])
         await pair.same("s")
+
+
+async def test_a_standing_conflict_is_not_decided_again_every_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided: list[str] = []
+
+    def counting(lines: Any, *more: Any) -> Any:
+        decided.append(lines.session_id)
+        return decide(lines, *more)
+
+    monkeypatch.setattr(remote, "decide", counting)
+    async with replicas(tmp_path) as pair:
+        await diverged(pair)
+        rounds = pair.loops[0].status()["rounds"]
+
+        async def later(count: int) -> None:
+            async def reached() -> bool:
+                return bool(pair.loops[0].status()["rounds"] >= rounds + count)
+
+            await until(reached)
+
+        await later(20)  # by now whoever is not the merger has tried to merge as well
+        before = len(decided)
+        await later(40)
+        assert len(decided) == before
+
+
+async def test_a_list_of_peers_may_hold_our_own_address(tmp_path: Path) -> None:
+    class Mirror(Socket):
+        async def request(self, address: str, path: str, body: bytes) -> bytes:
+            raise OwnAddress(f"{address} is our own")
+
+    async with replicas(tmp_path) as pair, Runtime.open(RuntimeConfig(db_path=":memory:")) as alone:
+        loop = alone.gossip(Mirror(pair.cable, "c", alone.replica_id), GossipConfig(("c",), 0.02))
+        alone.run([loop.run])
+
+        async def seen() -> bool:
+            return bool(loop.status()["peers"][0]["state"] == "self")
+
+        await until(seen)
+        rounds = loop.status()["rounds"]
+
+        async def goes_on() -> bool:
+            return bool(loop.status()["rounds"] > rounds + 2)
+
+        await until(goes_on)
