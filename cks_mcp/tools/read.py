@@ -126,6 +126,7 @@ async def _overview(ctx: Ctx, row: SessionRow, graph: Graph) -> dict[str, Any]:
             "objects": len(graph),
             "by_type": dict(shown_types),
             "types": len(types),
+            "damaged": len(graph.damaged),
             "open_conflicts": sum((await rt.conflicts.count_open(row.session_id)).values()),
         },
         "freshness": {

@@ -134,11 +134,7 @@ class Branches:
             return await self._graphs.version(row.head)
         version = await self._sessions.version(version_id)
         if not await self._graphs.is_ancestor(version.id, row.head):
-            raise InvalidParameter(
-                f"Version {version.id.hex()} is not in the history of session {row.session_id!r}.",
-                "Use list_versions of the session to pick one.",
-                argument="version_id",
-            )
+            raise not_in_history(version.id.hex(), row.session_id)
         return version
 
     async def merge(
@@ -279,9 +275,10 @@ class Branches:
                 raise closed_error(session_id)
             if graph.root == state.graph.root:
                 return None
-            own = await self._graphs.is_ancestor(wanted.id, state.row.head, reader)
+            if not await self._graphs.is_ancestor(wanted.id, state.row.head, reader):
+                raise not_in_history(wanted.id.hex(), session_id)
             touched = [id for id, _, _ in changes(state.graph, graph)]
-            self._commits.require_valid([state.graph, graph] if own else [state.graph], graph, touched)
+            self._commits.require_valid([state.graph, graph], graph, touched)
             return Plan(graph, state.row.closed, author, f"Revert to {wanted.id.hex()}")
 
         return await self._commits.advance(session_id, plan)
@@ -298,6 +295,15 @@ class Branches:
             )
 
         return await self._commits.advance(session_id, plan)
+
+
+def not_in_history(version_id: str, session_id: str) -> InvalidParameter:
+    """The error for a version of another line."""
+    return InvalidParameter(
+        f"Version {version_id} is not in the history of session {session_id!r}.",
+        "Use list_versions of the session to pick one.",
+        argument="version_id",
+    )
 
 
 def branch_name(session_id: str, title: str) -> str:

@@ -85,8 +85,8 @@ class _Table:
     def __init__(self, graph: Graph, ids: Iterable[str]) -> None:
         self.by_type: dict[str, dict[_Pair, list[str]]] = {}
         for id in sorted(ids):
-            obj = graph[id]
-            if (pair := _ends(obj)) is not None:
+            obj = graph.readable(id)
+            if obj is not None and (pair := _ends(obj)) is not None:
                 kind = str(obj.structure["relation_type"])
                 self.by_type.setdefault(kind, {}).setdefault(pair, []).append(id)
 

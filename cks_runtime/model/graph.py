@@ -12,11 +12,14 @@ from cks_runtime.model import trie as tries
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.errors import DamagedBlob, ObjectNotFound
 from cks_runtime.model.knowledge import KObject, object_from_blob
-from cks_runtime.model.nodes import RESTORE
 from cks_runtime.model.references import Role, references
 from cks_runtime.model.trie import EMPTY_ROOT, EMPTY_TRIE, REQUEST_MAX, Trie
 
 Change = tuple[str, KObject | None, KObject | None]
+
+_REWRITE: Final = (
+    "Write the object anew or remove it, or restore it from a replica or a copy; the others are usable."
+)
 
 _STRIDE: Final = 1_000  # entries an extension call takes, since no other thread runs meanwhile
 
@@ -257,11 +260,11 @@ def _object(id: str, hash: Hash, blob: bytes | None) -> KObject:
     """The object that stands under `id`, from its stored form. Raises DamagedBlob with the id."""
     named = {"object_hash": hash.hex(), "object_id": id}
     if blob is None:
-        raise DamagedBlob(f"object {id!r} ({hash.hex()}) is missing", RESTORE, **named)
+        raise DamagedBlob(f"object {id!r} ({hash.hex()}) is missing", _REWRITE, **named)
     try:
         obj = object_from_blob(blob, hash)
     except DamagedBlob as error:
-        raise DamagedBlob(f"object {id!r}: {error.message}", RESTORE, **named) from error
+        raise DamagedBlob(f"object {id!r}: {error.message}", _REWRITE, **named) from error
     if obj.id != id or not isinstance(obj.type, str) or not isinstance(obj.structure, dict):
-        raise DamagedBlob(f"object {id!r}: {hash.hex()} names something else", RESTORE, **named)
+        raise DamagedBlob(f"object {id!r}: {hash.hex()} names something else", _REWRITE, **named)
     return obj

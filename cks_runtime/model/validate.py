@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from cks_runtime.model.contradictions import check_rule, contradictions
@@ -15,6 +16,7 @@ from cks_runtime.model.diagnostics import (
     quoted,
     quoted_ids,
 )
+from cks_runtime.model.errors import DamagedBlob
 from cks_runtime.model.graph import Graph
 from cks_runtime.model.inference import check_step, confidence_conflicts, is_step, stale_premises
 from cks_runtime.model.knowledge import KObject, format_faults
@@ -34,10 +36,19 @@ ROLES: Final[tuple[Role, ...]] = ("participant", "premise", "conclusion", "super
 
 
 def check_all(graph: Graph, keys: Keyring) -> list[Diagnostic]:
-    """Every ERROR in the graph."""
-    found = [d for id in graph.ids() for d in _check_object(graph[id], graph, keys)]
-    chained = (graph[id] for kind in (STEP_TYPE, RECORD_TYPE) for id in graph.of_type(kind))
-    return in_order([*found, *cycles(graph, chained)])
+    """Every ERROR in the graph; an object that could not be read is one, and what leads to it is left out."""
+    found = [
+        broken(FORMAT, id, f"object {quoted(id)} cannot be read: write it anew, or remove it")
+        for id in graph.damaged
+    ]
+    for id in graph.ids():
+        obj = graph.readable(id)
+        with suppress(DamagedBlob):
+            found += () if obj is None else _check_object(obj, graph, keys)
+    for kind in (STEP_TYPE, RECORD_TYPE):
+        with suppress(DamagedBlob):
+            found += cycles(graph, (graph[id] for id in graph.of_type(kind)))
+    return in_order(found)
 
 
 def check_change(
@@ -72,7 +83,7 @@ def warnings(
     found: list[Diagnostic] = []
     if "inference" in extensions:
         found += _inference(graph, None if scope is None else set(ids))
-    objects = [obj for id in ids if (obj := graph.get(id)) is not None]
+    objects = [obj for id in ids if (obj := graph.readable(id)) is not None]
     if "temporal" in extensions:
         found += (d for obj in objects if (d := temporal(obj, now_ms)) is not None)
     if "provenance" in extensions:

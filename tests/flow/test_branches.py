@@ -291,3 +291,11 @@ async def test_verification_records_pass_a_merge_but_cannot_be_made_by_one(
     with pytest.raises(InvalidKnowledge) as caught:
         await evolve(rt, "s", patch("proof", url="https://example.org/forged"))
     assert "CKS-MCP-UNVERIFIED-PROVENANCE" in str(caught.value.details["diagnostics"])
+
+
+async def test_a_revert_goes_back_in_its_own_line_only(rt: Runtime) -> None:
+    await evolve(rt, "s", *things("a"))
+    await evolve(rt, "other", *things("b"))
+    with pytest.raises(InvalidParameter, match="not in the history of session 's'"):
+        await rt.branches.revert("s", await head(rt, "other"))
+    assert await ids_of(rt, "s") == ["a"]

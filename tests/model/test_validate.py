@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cks_runtime.model.diagnostics import DANGLING_REF, VERIFICATION_RECORD
-from cks_runtime.model.errors import CksError
+from cks_runtime.model.errors import CksError, DamagedBlob
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph, changes
 from cks_runtime.model.knowledge import KObject, make_object
 from cks_runtime.model.operations import OPERATIONS, apply_operations
@@ -345,3 +345,10 @@ def test_no_shape_of_a_received_object_crashes_a_rule(found):
     assert check_change([EMPTY_GRAPH], some, some.ids(), KEYS) is not None
     assert check_all(some, KEYS) is not None
     assert warnings(some, EXTENSIONS, CHECKED_MS, 1) is not None
+
+
+def test_a_damaged_object_is_an_error_by_name_and_hides_no_other() -> None:
+    sound = graph(thing("a"), thing("b", valid_until="soon"), relation("r", "a", "b"))
+    found = Graph(sound.trie, sound._objects.discard("a"), {"a": DamagedBlob("object 'a' is damaged")})
+    assert sorted(d.location for d in check_all(found, KEYS)) == ["a", "b"]
+    assert warnings(found, EXTENSIONS, CHECKED_MS, 1000) == []
