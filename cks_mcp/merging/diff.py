@@ -95,11 +95,14 @@ def _cut(
         k = bisect_left(at_b, y, k, min(k + run + 1, len(at_b)))
         while at_a[k] < x:
             k += 1
-        x_next, y_next = at_a[k], at_b[k]
-        if x == x_next or y == y_next or work is None or x_next - x == 1 == y_next - y:
-            hunks.append((x, x_next, y, y_next))
+        x_next, y_next = x_end, y_end = at_a[k], at_b[k]
+        least = max(x, x_end - STEP)
+        while x_end > least and y_end > y and a[x_end - 1] == b[y_end - 1]:
+            x_end, y_end = x_end - 1, y_end - 1
+        if x == x_end or y == y_end or work is None or x_end - x == 1 == y_end - y:
+            hunks.append((x, x_end, y, y_end))
         else:
-            work.append((x, x_next, y, y_next, level + 1))
+            work.append((x, x_end, y, y_end, level + 1))
         x, y = x_next, y_next
 
 

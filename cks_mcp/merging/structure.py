@@ -14,11 +14,11 @@ FRONT_MATTER_MAX = 65_536
 
 def broken_fence(scene: Scene, ours: str, theirs: str) -> Iterator[MergeWarning]:
     """A code fence that nothing closes, where each side for itself closed every one."""
-    if not any(mark in text for text in (ours, theirs) for mark in ("```", "~~~")):
+    if not markdown.may_have_fences(ours) and not markdown.may_have_fences(theirs):
         return
     touched = (
         any(scene.added[side].of(FENCES) for side in SIDES)
-        or any("```" in line or "~~~" in line for side in SIDES for _, line in scene.removed[side])
+        or any(markdown.may_have_fences(line) for side in SIDES for _, line in scene.removed[side])
         or scene.cut_short
     )
     if not touched or any(markdown.fences(text)[1] >= 0 for text in (ours, theirs)):
