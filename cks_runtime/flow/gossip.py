@@ -47,6 +47,7 @@ EXCHANGE_S: Final = 600.0
 """A fresh replica takes its time, and keeps what it has when the time is over."""
 TALK_S: Final = 60.0
 """A conversation whose other side is silent for so long is forgotten."""
+HEAVY_BYTES: Final = 16_384
 TELL_ROUNDS: Final = 5
 DEBOUNCE_S: Final = 0.2
 
@@ -152,7 +153,9 @@ class GossipLoop:
                 return talk.last[2]
             steps = answer(message, self._me, self._heard, talk.open_now, self._keys)
             try:
-                reply, talk.open_now = await self._remote.run(steps, hear=self._hearing(sender))
+                reply, talk.open_now = await self._remote.run(
+                    steps, hear=self._hearing(sender), heavy=len(body) > HEAVY_BYTES
+                )
             except StaleTurn:
                 raise
             except BaseException:

@@ -22,7 +22,7 @@ from cks_runtime.model.events import Event
 from cks_runtime.model.gossip_exchange import Find, Hear, LookAtMap, Send
 from cks_runtime.model.gossip_heads import SessionHeads
 from cks_runtime.model.gossip_merge import Clashes, Decided, Made, decide, known_lines
-from cks_runtime.model.gossip_messages import Message
+from cks_runtime.model.gossip_messages import Blobs, Message
 from cks_runtime.model.graph import Graph, changes
 from cks_runtime.model.history import FIRST_VERSION, Ancestry
 from cks_runtime.model.knowledge import object_from_blob
@@ -69,6 +69,8 @@ def _step(steps: Any, answer: object) -> object:
 
 
 def _heavy(answer: object) -> bool:
+    if isinstance(answer, Blobs):
+        return len(answer.blobs) > HEAVY
     if not isinstance(answer, dict):
         return False
     return len(answer) > HEAVY or any(isinstance(v, Graph) and len(v) > 10 * HEAVY for v in answer.values())
@@ -104,10 +106,18 @@ class Remote:
 
     # ---- what decisions ask
 
-    async def run(self, steps: asks.Asking[T], send: Sending | None = None, hear: Hearing | None = None) -> T:
-        """Drive a decision to its end; `send` carries messages, `hear` learns who is out there."""
+    async def run(
+        self,
+        steps: asks.Asking[T],
+        send: Sending | None = None,
+        hear: Hearing | None = None,
+        heavy: bool = False,
+    ) -> T:
+        """Drive a decision to its end; `send` carries messages, `hear` learns who is out there.
+
+        `heavy`: it begins with much work.
+        """
         answer: object = None
-        heavy = False
         while True:
             heavy = heavy or _heavy(answer)
             if heavy:
@@ -174,15 +184,13 @@ class Remote:
 
     async def _keep(self, kept: asks.Keep) -> None:
         """Store history that was checked; nothing shows it before a head leads there."""
-        objects = [object_from_blob(data, hash) for hash, data in kept.objects.items()]
+        dates = await in_worker(lambda: _due_dates(kept.objects))
         async with self._store.unit() as unit:
             await blob_rows.put_blobs(unit, ((hash, "object", data) for hash, data in kept.objects.items()))
             await blob_rows.put_blobs(unit, ((hash, "node", data) for hash, data in kept.nodes.items()))
             await rows.put_versions(unit, ((one.version, one.generation) for one in kept.versions))
             await rows.put_refused(unit, ((v.version.id, v.errors) for v in kept.versions if v.errors))
-            await sweeps.put_due(
-                unit, [(kind, at_ms, obj.hash, obj.id) for obj in objects for kind, at_ms in due(obj)]
-            )
+            await sweeps.put_due(unit, dates)
 
     # ---- a session
 
@@ -254,7 +262,7 @@ class Remote:
         if head.id != previous:
             before = await self._graphs.graph((await self._graphs.version(previous)).root)
             graph = made[head.id].graph if head.id in made else await self._graphs.graph(head.root, before)
-            changed = len(changes(before, graph))
+            changed = await in_worker(lambda: len(changes(before, graph)))
         same = self._done.get(session_id)
         standing = None if any(one.record_id for one in read.remote) else ()
         known = same.decided.findings if same is not None else standing
@@ -296,3 +304,9 @@ class Remote:
             parents = made[new].version.parents
             return any([await self._graphs.is_ancestor(old, parent) for parent in parents])
         return await self._graphs.is_ancestor(old, new)
+
+
+def _due_dates(objects: Mapping[Hash, bytes]) -> list[tuple[sweeps.DueKind, int, Hash, str]]:
+    """When these objects fall due, in whatever session they stand."""
+    read = (object_from_blob(data, hash) for hash, data in objects.items())
+    return [(kind, at_ms, obj.hash, obj.id) for obj in read for kind, at_ms in due(obj)]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,17 @@ async def edit(rt: Any, session_id: str, chance: random.Random) -> bytes:
 
 async def standing(rt: Any, acknowledged: list[tuple[str, bytes]]) -> dict[str, Any]:
     """The heads it knows by session, its open records, and how many of its edits no head descends from."""
+    from cks_runtime.flow.graphs import drive
+    from cks_runtime.flow.heads_map import known_heads
+    from cks_runtime.model.gossip_heads import join_heads
     from cks_runtime.store.gossip import remote_heads
 
     heads: dict[str, list[str]] = {}
     lost = 0
     for row in await rt.sessions.page(None, "", 100):
         async with rt.store.reader() as reader:
-            known = {row.head, *(one.head for one in await remote_heads(reader, row.session_id))}
+            known = known_heads(row, await remote_heads(reader, row.session_id), rt.replica_id)
+        known = await drive(join_heads(known), rt.graphs.ancestries)
         heads[row.session_id] = sorted(head.hex() for head in known)
     for session_id, version in acknowledged:
         found = [bytes.fromhex(head) for head in heads[session_id]]
@@ -159,12 +163,13 @@ class Child:
     """A replica's process in its namespace."""
 
     def __init__(self, tag: str, number: int, folder: str, seed: int) -> None:
+        self.log = Path(folder) / f"{number}.log"
         command = ["ip", "netns", "exec", f"{tag}-{number}", sys.executable, __file__]
         self.process = subprocess.Popen(
             [*command, "--child", str(number), "--folder", folder, "--first", str(seed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.log.open("w"),
             text=True,
         )
         assert self._line() == "ready"
@@ -175,8 +180,11 @@ class Child:
 
     def ask(self, word: str) -> str:
         assert self.process.stdin is not None
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(word + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise SystemExit(f"a replica died: {self.log.read_text()[-2000:]}") from None
         return self._line()
 
     def state(self) -> dict[str, Any]:
@@ -185,7 +193,8 @@ class Child:
 
     def close(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -227,6 +236,8 @@ def settled(seed: int, children: list[Child]) -> bool:
         if equal or rounds > 3 * ROUNDS_MAX:
             break
         time.sleep(INTERVAL_S / 3)
+    if not equal:
+        print(json.dumps(states, indent=1), flush=True)
     lost = sum(state["lost"] for state in states)
     held = equal and lost == 0
     print(
