@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from importlib.metadata import version
 
@@ -17,15 +19,20 @@ from cks_runtime.runtime import Runtime
 from cks_runtime.settings import fail, settings_or_exit
 from sweepers.team import SweeperTeam
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+Work = Callable[[RuntimeConfig], Awaitable[None]]
+
 
 def main() -> None:
     """Exit codes: 0 done or stopped by a signal, 2 wrong arguments or settings, or the database cannot be used."""
+    for number in SIGNALS:  # until the sweepers run and listen themselves
+        signal.signal(number, lambda *_: os._exit(0))
     args = _parser().parse_args()
     settings = settings_or_exit("sweepers")
     configure_logging(level=settings.log_level, format=settings.log_format, secrets=settings.secrets())
-    try:
-        anyio.run(_sweep_once if args.once else _serve, settings.runtime_config())
-    except CksError as error:
+    error = anyio.run(_until_stopped, _sweep_once if args.once else _serve, settings.runtime_config())
+    if error is not None:
         fail("sweepers", error)
 
 
@@ -40,12 +47,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+async def _until_stopped(work: Work, config: RuntimeConfig) -> CksError | None:
+    """Run until the work is done or a signal arrives; the error that ended it, if one did."""
+    error: CksError | None = None
+    with anyio.open_signal_receiver(*SIGNALS) as signals:
+        async with anyio.create_task_group() as tasks:
+
+            async def stop() -> None:
+                async for _ in signals:
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(stop)
+            try:
+                await work(config)
+            except CksError as found:
+                error = found
+            tasks.cancel_scope.cancel()
+    return error
+
+
 async def _serve(config: RuntimeConfig) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with Runtime.open(config) as rt:
-            SweeperTeam.standard(rt).start()
-            async for _ in signals:
-                return
+    async with Runtime.open(config) as rt:
+        SweeperTeam.standard(rt).start()
+        await anyio.sleep_forever()
 
 
 async def _sweep_once(config: RuntimeConfig) -> None:

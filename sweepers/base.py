@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from cks_runtime.flow.conflicts import Outcome
 from cks_runtime.flow.graphs import in_worker
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.claims import Finding
-from cks_runtime.model.errors import DamagedBlob
+from cks_runtime.model.errors import CksError, DamagedBlob
 from cks_runtime.model.graph import Graph, changes
 from cks_runtime.model.knowledge import KObject
 from cks_runtime.runtime import Runtime
@@ -107,15 +108,25 @@ class StalenessSweeper(ABC):
         report = SweepReport()
         if await self.has_work(now_ms):
             await self._borrow_lease()
-            moved = await self._sweep_moved(now_ms)
-            async with self.rt.store.reader() as reader:
-                row = await sweeps.get_sweep(reader, self.name)
-            due = await self.sweep_due(row, now_ms)
-            report = SweepReport(moved.sessions, due.due_rows, moved.raised + due.raised)
-            await self._finish(now_ms, report.raised)
+            try:
+                report = await self._look_at_all(now_ms)
+            except BaseException:
+                # cancelled or failed: nobody is to wait for this process, which may be on its way out
+                with anyio.move_on_after(LEASE_WAIT_S, shield=True), suppress(CksError):
+                    await self._return_lease()
+                raise
         self.last_run_ms = now_ms
         self.found += report.raised
         return replace(report, took_ms=(anyio.current_time() - began) * 1000)
+
+    async def _look_at_all(self, now_ms: int) -> SweepReport:
+        moved = await self._sweep_moved(now_ms)
+        async with self.rt.store.reader() as reader:
+            row = await sweeps.get_sweep(reader, self.name)
+        due = await self.sweep_due(row, now_ms)
+        report = SweepReport(moved.sessions, due.due_rows, moved.raised + due.raised)
+        await self._finish(now_ms, report.raised)
+        return report
 
     async def _borrow_lease(self) -> None:
         # the lease only saves double work: whoever does not get it lets the holder go first, then looks again
@@ -126,6 +137,10 @@ class StalenessSweeper(ABC):
         clock = await self.rt.store.lease_clock()
         async with self.rt.store.unit() as unit:
             return await sweeps.take_lease(unit, f"sweep:{self.name}", self.rt.instance_id, LEASE_MS, clock)
+
+    async def _return_lease(self) -> None:
+        async with self.rt.store.unit() as unit:
+            await sweeps.release_lease(unit, f"sweep:{self.name}", self.rt.instance_id)
 
     async def _finish(self, now_ms: int, raised: int) -> None:
         async with self.rt.store.unit() as unit:
