@@ -65,7 +65,7 @@ async def list_sessions(ctx: Ctx, args: ListSessionsArgs) -> SessionList:
     )
 
 
-def _session(row: SessionRow, objects: int) -> dict[str, Any]:
+def _session(row: SessionRow, objects: int | None) -> dict[str, Any]:
     fork = (
         {"session_id": row.fork_session, "version_id": row.fork_version.hex()} if row.fork_session else None
     )

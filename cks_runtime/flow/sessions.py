@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from cks_runtime.flow.graphs import Graphs, drive
 from cks_runtime.flow.refusals import not_found
 from cks_runtime.flow.remote_lines import as_line, line_of, named
 from cks_runtime.model.canon import Hash
-from cks_runtime.model.errors import InvalidParameter, VersionNotFound
+from cks_runtime.model.errors import DamagedBlob, InvalidParameter, VersionNotFound
 from cks_runtime.model.gossip_merge import line_id
 from cks_runtime.model.graph import EMPTY_GRAPH, Graph
 from cks_runtime.model.history import FIRST_VERSION, Version
@@ -28,9 +29,19 @@ from cks_runtime.store.sessions import SessionRow
 PREFIX_MIN = 8
 LOOK_BACK = 200
 
+_log = logging.getLogger(__name__)
+
 
 def _is_version_id(text: str) -> bool:
     return PREFIX_MIN <= len(text) <= 64 and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _size(root: Hash, blob: bytes | None) -> int | None:
+    try:
+        return count_below(parse_node(root, blob))
+    except DamagedBlob as error:
+        _log.error("a graph cannot be counted: %s", error.message)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +192,11 @@ class Sessions:
                 return version
         return None
 
-    async def sizes(self, roots: Sequence[Hash]) -> dict[Hash, int]:
-        """How many objects each of these roots holds; reads one node a root."""
+    async def sizes(self, roots: Sequence[Hash]) -> dict[Hash, int | None]:
+        """How many objects each of these roots holds; reads one node a root. None for one that is damaged."""
         real = sorted({root for root in roots if root != EMPTY_GRAPH.root})
         blobs = await self._graphs.blobs(real)
-        counts = {root: count_below(parse_node(root, blobs.get(root))) for root in real}
+        counts = {root: _size(root, blobs.get(root)) for root in real}
         return {root: counts.get(root, 0) for root in roots}
 
     async def history(self, frontier: Sequence[Hash], limit: int) -> HistoryPage:
