@@ -23,6 +23,10 @@ class Watched:
         self.asked += 1
         return self.graph.get(id)
 
+    def readable(self, id: str) -> KObject | None:
+        self.asked += 1
+        return self.graph.readable(id)
+
     def __getitem__(self, id: str) -> KObject:
         self.asked += 1
         return self.graph[id]
