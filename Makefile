@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 .PHONY: demo
-demo: $(READY) ## play the main job on real processes and real knowledge (about 30 s)
+demo: $(READY) ## play the main job on real processes and real knowledge (under 90 s)
 	@$(BIN)/python -m examples.demo
 
 .PHONY: test
@@ -38,6 +38,21 @@ lint: $(READY) ## style, types and import arrows
 .PHONY: bench
 bench: $(READY) ## measure against the physical limits, a ratio each (some minutes)
 	@$(BIN)/python -m bench
+
+.PHONY: sim
+sim: $(READY) ## simulate gossip among 2 to 16 replicas: make sim SEEDS=1000
+	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+.PHONY: soak
+soak: $(READY) ## the long runs: killed workers, fuzzed peers, replicas in network namespaces (needs root and ip)
+	$(BIN)/python tests/soak/outbox_kill.py
+	CKS_TEST_FUZZED=5000 $(BIN)/python -m pytest tests/net
+	$(BIN)/python tests/soak/gossip_partition.py
+	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+.PHONY: golden
+golden: $(READY) ## renew the golden list of tools after a wanted change
+	$(BIN)/python tests/golden/renew.py
 
 .PHONY: clean
 clean: ## remove .venv and caches
