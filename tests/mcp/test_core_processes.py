@@ -175,7 +175,7 @@ async def test_everything_outlives_a_restart(tmp_path: Path) -> None:
 
 async def test_servers_started_at_once_are_one_replica(tmp_path: Path) -> None:
     db_path = tmp_path / "new" / "cks.db"
-    wires = [Wire([PROGRAM], environment=environment(db_path)) for _ in range(4)]
+    wires = [Wire([PROGRAM], environment=environment(db_path)) for _ in range(3)]
     try:
         replicas = set()
         for number, wire in enumerate(wires):

@@ -66,9 +66,9 @@ async def test_the_overview_counts_and_names_what_is_open(agent: Agent) -> None:
         "explain_knowledge", lambda told: len(told["open_conflicts"]) == 2, session_id=name
     )
     assert told["title"] == "All about it" and told["head"]["message"] == "first"
-    assert told["counts"] == {
+    assert told["counts"]["by_type"] == {"Body": 3, "InferenceStep": 2, "Claim": 1}
+    assert {key: told["counts"][key] for key in ("objects", "types", "open_conflicts")} == {
         "objects": 6,
-        "by_type": {"Body": 3, "InferenceStep": 2, "Claim": 1},
         "types": 3,
         "open_conflicts": 2,
     }

@@ -120,6 +120,9 @@ async def test_revert_brings_back_a_content_and_keeps_the_history(agent: Agent) 
     assert len(versions) == 4 and versions[0]["message"] == f"Revert to {wanted}"
     assert (await agent.ok("revert_version", session_id=name, version_id=wanted))["no_op"] is True
     await agent.refused("revert_version", "version_not_found", session_id=name, version_id="0" * 64)
+    foreign = await agent.head(await agent.session(add("elsewhere")))
+    error = await agent.refused("revert_version", "invalid_parameter", session_id=name, version_id=foreign)
+    assert error["details"] == {"argument": "version_id"}
     await agent.refused("revert_version", "session_not_found", session_id="nobody", version_id=wanted)
     for wrong in ("", "abc", "g" * 64, name):
         error = await agent.refused("revert_version", "invalid_parameter", session_id=name, version_id=wrong)
