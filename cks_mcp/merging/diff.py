@@ -6,6 +6,7 @@ lines and leaves a gap wherever they end before the next anchor. A gap is cut by
 `LEVELS` times, then Myers answers; so no input costs more than that.
 """
 
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from itertools import compress, count, islice, repeat
@@ -122,12 +123,12 @@ def _solve(a: list[int], b: list[int], gap: Gap, hunks: list[Hunk], work: list[G
             _cut(a, b, gap, ([x + a0 for x in at_a], [y + b0 for y in at_b]), hunks, work)
             return
     # Lines the other side does not have cannot match; without them Myers has few edits to look at.
-    left = [i for i in range(a0, a1) if a[i] in known]
-    right = [j for j in range(b0, b1) if b[j] in known]
+    left = array("q", compress(range(a0, a1), map(known.__contains__, part_a)))
+    right = array("q", compress(range(b0, b1), map(known.__contains__, part_b)))
     few_a, few_b = [a[i] for i in left], [b[j] for j in right]
     if few_a != few_b:
         at_a, at_b = common_pairs(few_a, few_b, budget)
-        left, right = [left[i] for i in at_a], [right[j] for j in at_b]
+        left, right = array("q", map(left.__getitem__, at_a)), array("q", map(right.__getitem__, at_b))
     _cut(a, b, gap, (left, right), hunks, None)
 
 

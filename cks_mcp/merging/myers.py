@@ -5,10 +5,13 @@ answer is a longest common subsequence; beyond it the path that came furthest is
 from there, so the answer is still a common subsequence, only not always a longest one.
 """
 
+from array import array
+from collections.abc import MutableSequence
 from itertools import compress, count
 from operator import ne
 
-Pairs = tuple[list[int], list[int]]
+Places = MutableSequence[int]
+Pairs = tuple[Places, Places]
 Snake = tuple[int, int, int]
 
 AHEAD_MIN, AHEAD_MAX = 16, 512
@@ -29,8 +32,7 @@ def common_pairs(a: list[int], b: list[int], budget: Budget) -> Pairs:
     ahead_max = max(AHEAD_MIN, min(AHEAD_MAX, budget.left // (len(a) + len(b) + 1)))
     ahead = ahead_max
     x = y = 0
-    at_a: list[int] = []
-    at_b: list[int] = []
+    at_a, at_b = array("q"), array("q")  # there may be a million of them
     while x < len(a) and y < len(b) and budget.left > 0:
         snakes, edits, x, y = _furthest(a, b, x, y, ahead)
         budget.left -= edits * (edits + 1) // 2 + STEPS_PER_SEARCH
