@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -25,7 +25,7 @@ from cks_runtime.flow.outbox import Outbox
 from cks_runtime.flow.remote import Remote
 from cks_runtime.flow.search import Search
 from cks_runtime.flow.sessions import Sessions
-from cks_runtime.model.errors import CksError, StoreUnusable
+from cks_runtime.model.errors import CksError, DamagedBlob, StoreUnusable
 from cks_runtime.model.events import GossipConflictDetected, InferenceConflictDetected
 from cks_runtime.model.history import FIRST_VERSION
 from cks_runtime.model.records import Keyring, derive_key
@@ -108,11 +108,13 @@ class Runtime:
         config = config or RuntimeConfig()
         store = await (opener(config) if opener else open_store(config.db_path, config.sqlite_synchronous))
         try:
-            keys, replica_id = await _identity(store, config)
+            with _refusing_damage(store):
+                keys, replica_id = await _identity(store, config)
             kinds = {**KINDS, **{kind.name: kind for kind in conflict_kinds}}
             async with anyio.create_task_group() as tasks:
                 runtime = cls(config, store, keys, replica_id, tasks, kinds)
-                await runtime._start()
+                with _refusing_damage(store):
+                    await runtime._start()
                 try:
                     yield runtime
                 finally:
@@ -174,6 +176,15 @@ class Runtime:
             except CksError as error:
                 _log.warning("the journal could not be trimmed: %s", error.message)
             await anyio.sleep(TRIM_INTERVAL_S)
+
+
+@contextmanager
+def _refusing_damage(store: Store) -> Iterator[None]:
+    """Damage that is met while starting is a refusal that names the file."""
+    try:
+        yield
+    except DamagedBlob as error:
+        raise StoreUnusable(f"{store.location} cannot be used: {error.message}", error.hint) from error
 
 
 async def _identity(store: Store, config: RuntimeConfig) -> tuple[Keyring, str]:

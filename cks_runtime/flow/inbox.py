@@ -11,7 +11,7 @@ import anyio
 
 from cks_runtime.flow.bus import EventBus, Subscription
 from cks_runtime.flow.clock import Clock
-from cks_runtime.model.errors import CksError
+from cks_runtime.model.errors import CksError, DamagedBlob
 from cks_runtime.model.events import ConflictClosed, ConflictRaised, Event
 from cks_runtime.store import conflicts as rows
 from cks_runtime.store.conflicts import RecordRow
@@ -52,10 +52,16 @@ class ConflictInbox:
 
     async def refill(self) -> None:
         """At start: take up what nobody has drained."""
-        async with self._store.reader() as reader:
-            waiting, _ = await rows.count_queued(reader, self.kind)
-            for record_id in reversed(await rows.newest_queued(reader, self.kind, INBOX_MAX)):
-                self._add(record_id)
+        try:
+            async with self._store.reader() as reader:
+                waiting, _ = await rows.count_queued(reader, self.kind)
+                newest = await rows.newest_queued(reader, self.kind, INBOX_MAX)
+        except DamagedBlob as error:
+            # whoever asks for the notices is told; all that does not need them works
+            _log.error("the inbox %s could not be read: %s", self.kind, error.message)
+            return
+        for record_id in reversed(newest):
+            self._add(record_id)
         self.dropped += max(0, waiting - INBOX_MAX)
 
     async def feed(self, events: Subscription) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cks_runtime.flow.graphs import in_worker
 from cks_runtime.flow.sessions import Sessions
 from cks_runtime.model.canon import Hash, digest
 from cks_runtime.model.errors import DamagedBlob, InvalidParameter
@@ -86,10 +88,16 @@ class Search:
     async def _index(self) -> None:
         while True:
             async with self._store.reader() as reader:
-                if not await rows.pending_index(reader):
-                    return
+                mark, fresh = await rows.unindexed(reader)
+            if not fresh:
+                return
+            texts = await in_worker(lambda fresh=fresh: _texts(fresh))  # type: ignore[misc]
             async with self._store.unit() as unit:
-                await rows.index_batch(unit, _text)
+                await rows.put_texts(unit, mark, fresh[-1][0], texts)
+
+
+def _texts(fresh: Iterable[tuple[int, str, bytes]]) -> list[tuple[int, str]]:
+    return [(number, _text(data)) for number, kind, data in fresh if kind == "object"]
 
 
 def _text(data: bytes) -> str:

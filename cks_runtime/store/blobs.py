@@ -8,6 +8,7 @@ from typing import Literal
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.errors import VersionNotFound
 from cks_runtime.model.history import Ancestry, Version, version_from_blob
+from cks_runtime.store.columns import binary
 from cks_runtime.store.ports import Reader, Row, Unit
 
 BATCH = 500
@@ -27,7 +28,7 @@ async def put_blobs(unit: Unit, blobs: Iterable[tuple[Hash, Kind, bytes]]) -> No
 async def get_blobs(reader: Reader, hashes: Sequence[Hash]) -> dict[Hash, bytes]:
     """The blobs of these hashes that there are; whoever parses one compares its hash and names what is missing."""
     rows = await _where_in(reader, "SELECT hash, data FROM blobs WHERE hash IN", hashes)
-    return {bytes(key): bytes(data) for key, data in rows}
+    return {binary(key): binary(data) for key, data in rows}
 
 
 async def put_version(unit: Unit, version: Version, generation: int) -> None:
@@ -48,25 +49,25 @@ async def get_version(reader: Reader, version_id: Hash) -> Version:
         raise VersionNotFound(
             f"There is no version {version_id.hex()}.", "Use list_versions to see a session's versions."
         )
-    return version_from_blob(bytes(rows[0][0]), version_id)
+    return version_from_blob(binary(rows[0][0]), version_id)
 
 
 async def get_versions(reader: Reader, version_ids: Sequence[Hash]) -> dict[Hash, Version]:
     """The versions of these ids that exist."""
     rows = await _where_in(reader, "SELECT id, data FROM versions WHERE id IN", version_ids)
-    return {bytes(key): version_from_blob(bytes(data), bytes(key)) for key, data in rows}
+    return {binary(key): version_from_blob(binary(data), binary(key)) for key, data in rows}
 
 
 async def get_ancestry(reader: Reader, version_ids: Sequence[Hash]) -> dict[Hash, Ancestry]:
     """Parents and generation of these versions."""
     rows = await _where_in(reader, "SELECT id, generation, parents FROM versions WHERE id IN", version_ids)
-    return {bytes(key): Ancestry(_split(bytes(parents)), generation) for key, generation, parents in rows}
+    return {binary(key): Ancestry(_split(binary(parents)), generation) for key, generation, parents in rows}
 
 
 async def versions_between(reader: Reader, low: Hash, high: Hash, limit: int) -> list[Hash]:
     """Ids from `low` to `high` inclusive, at most `limit`: how a prefix is looked up."""
     rows = await reader.fetch("SELECT id FROM versions WHERE id BETWEEN ? AND ? LIMIT ?", low, high, limit)
-    return [bytes(row[0]) for row in rows]
+    return [binary(row[0]) for row in rows]
 
 
 def _split(parents: bytes) -> tuple[Hash, ...]:
@@ -91,14 +92,17 @@ async def page_blobs(reader: Reader, after: int, limit: int) -> list[tuple[int, 
     rows = await reader.fetch(
         "SELECT blob_no, hash, kind, data FROM blobs WHERE blob_no > ? ORDER BY blob_no LIMIT ?", after, limit
     )
-    return [(row[0], bytes(row[1]), row[2], bytes(row[3])) for row in rows]
+    return [(row[0], binary(row[1]), row[2], binary(row[3])) for row in rows]
 
 
-async def page_versions(reader: Reader, after: int, limit: int) -> list[tuple[int, Hash, bytes]]:
-    """(number, id, data) of versions by number."""
+async def page_versions(reader: Reader, after: int, limit: int) -> list[tuple[int, Hash, Ancestry, bytes]]:
+    """(number, id, parents and generation as stored beside it, data) of versions by number."""
     rows = await reader.fetch(
-        "SELECT version_no, id, data FROM versions WHERE version_no > ? ORDER BY version_no LIMIT ?",
+        "SELECT version_no, id, generation, parents, data FROM versions WHERE version_no > ?"
+        " ORDER BY version_no LIMIT ?",
         after,
         limit,
     )
-    return [(row[0], bytes(row[1]), bytes(row[2])) for row in rows]
+    return [
+        (row[0], binary(row[1]), Ancestry(_split(binary(row[3])), row[2]), binary(row[4])) for row in rows
+    ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from cks_runtime.model.canon import Hash, Json
+from cks_runtime.store.columns import binary
 from cks_runtime.store.ports import Reader, Row, Unit
 
 
@@ -61,12 +62,23 @@ _CLAIM = "claim, kind, session_id, anchor, record_id, state, body"
 
 def _record(row: Row) -> RecordRow:
     first, body, last = row[:9], row[9], row[10:]
-    return RecordRow(*first, orjson.loads(body), *last)  # type: ignore[call-arg]  # columns as in _RECORD
+    return RecordRow(*first, _loads(body), *last)  # type: ignore[call-arg]  # columns as in _RECORD
 
 
 def _claim(row: Row) -> ClaimRow:
     claim, middle, body = row[0], row[1:6], row[6]
-    return ClaimRow(bytes(claim), *middle, orjson.loads(body))  # type: ignore[call-arg]  # columns as in _CLAIM
+    return ClaimRow(binary(claim), *middle, _loads(body))  # type: ignore[call-arg]  # columns as in _CLAIM
+
+
+def _loads(text: str) -> dict[str, Json]:
+    """A stored body. One that is damaged does not hide the others: it is shown as it is."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    return (
+        found if isinstance(found, dict) else {"diagnostics": [], "object_ids": [], "unreadable": text[:2000]}
+    )
 
 
 def _text(body: dict[str, Json]) -> str:
@@ -203,6 +215,14 @@ async def put_records(unit: Unit, records: Sequence[RecordRow]) -> None:
             for record in records
         ],
     )
+
+
+async def page_bodies(reader: Reader, after: str, limit: int) -> list[RecordRow]:
+    """Records of every kind and state by id."""
+    rows = await reader.fetch(
+        f"SELECT {_RECORD} FROM conflicts WHERE record_id > ? ORDER BY record_id LIMIT ?", after, limit
+    )
+    return [_record(row) for row in rows]
 
 
 async def open_claims(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.documents import DocumentVersion
 from cks_runtime.model.errors import DamagedBlob
+from cks_runtime.store.columns import binary
 from cks_runtime.store.ports import Reader, Row, Unit
 
 _COLUMNS = "v.path, v.version, v.previous, v.content, v.author, v.at_ms, v.archived, v.hash"
@@ -20,12 +21,12 @@ def _version(row: Row) -> DocumentVersion:
     return DocumentVersion(
         path=path,
         version=version,
-        previous=None if previous is None else bytes(previous),
-        content=bytes(content),
+        previous=None if previous is None else binary(previous),
+        content=binary(content),
         author=author,
         at_ms=at_ms,
         archived=bool(archived),
-        hash=bytes(named),
+        hash=binary(named),
     )
 
 
@@ -106,7 +107,7 @@ async def get_bodies(reader: Reader, hashes: Sequence[Hash]) -> dict[Hash, bytes
     rows = await reader.fetch(
         f"SELECT hash, data FROM document_bodies WHERE hash IN ({','.join('?' * len(hashes))})", *hashes
     )
-    return {bytes(key): bytes(data) for key, data in rows}
+    return {binary(key): binary(data) for key, data in rows}
 
 
 async def put_version(unit: Unit, version: DocumentVersion, body: bytes | None) -> None:

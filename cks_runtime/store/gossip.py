@@ -11,6 +11,7 @@ import orjson
 from cks_runtime.model.canon import Hash
 from cks_runtime.model.diagnostics import Diagnostic
 from cks_runtime.model.history import Version
+from cks_runtime.store.columns import binary
 from cks_runtime.store.ports import Reader, Row, Unit
 
 BATCH: Final = 500
@@ -31,7 +32,7 @@ _COLUMNS = "session_id, head, holder, names, record_id"
 
 
 def _remote(row: Row) -> RemoteHead:
-    return RemoteHead(row[0], bytes(row[1]), row[2], tuple(orjson.loads(row[3])), row[4])
+    return RemoteHead(row[0], binary(row[1]), row[2], tuple(orjson.loads(row[3])), row[4])
 
 
 async def remote_heads(reader: Reader, session_id: str) -> list[RemoteHead]:
@@ -86,7 +87,7 @@ async def refused_among(reader: Reader, ids: Sequence[Hash]) -> dict[Hash, tuple
         rows = await reader.fetch(
             f"SELECT version, diagnostics FROM refused_versions WHERE version IN ({_marks(batch)})", *batch
         )
-        found.update((bytes(row[0]), _diagnostics(row[1])) for row in rows)
+        found.update((binary(row[0]), _diagnostics(row[1])) for row in rows)
     return found
 
 
@@ -135,7 +136,7 @@ async def stored_among(
     for start in range(0, len(hashes), BATCH):
         batch = hashes[start : start + BATCH]
         rows = await reader.fetch(f"{_TABLES[kind]} ({_marks(batch)})", *batch)
-        found.update(bytes(row[0]) for row in rows)
+        found.update(binary(row[0]) for row in rows)
     return found
 
 
@@ -146,10 +147,10 @@ async def find_blobs(reader: Reader, hashes: Sequence[Hash]) -> dict[Hash, bytes
         batch = hashes[start : start + BATCH]
         marks = _marks(batch)
         rows = await reader.fetch(f"SELECT hash, data FROM blobs WHERE hash IN ({marks})", *batch)
-        found.update((bytes(row[0]), bytes(row[1])) for row in rows)
+        found.update((binary(row[0]), binary(row[1])) for row in rows)
         if len(found) < len(batch):
             rows = await reader.fetch(f"SELECT id, data FROM versions WHERE id IN ({marks})", *batch)
-            found.update((bytes(row[0]), bytes(row[1])) for row in rows)
+            found.update((binary(row[0]), binary(row[1])) for row in rows)
     return found
 
 

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from cks_runtime.model.canon import Hash
+from cks_runtime.store.columns import binary
 from cks_runtime.store.meta import get_meta, set_meta
 from cks_runtime.store.ports import Reader, Unit
 
 _MARK = "search_mark"
-INDEX_BATCH = 2000
+INDEX_BATCH = 1000
 
 
-async def pending_index(reader: Reader) -> bool:
-    """Whether there are blobs that the index has not seen."""
-    mark = int(await get_meta(reader, _MARK) or 0)
-    rows = await reader.fetch("SELECT max(blob_no) FROM blobs")
-    return int(rows[0][0] or 0) > mark
-
-
-async def index_batch(unit: Unit, text_of: Callable[[bytes], str]) -> bool:
-    """Index the next blobs in order; False when none was left. `text_of` gives an object's words."""
-    mark = int(await get_meta(unit, _MARK) or 0)
-    rows = await unit.fetch(
+async def unindexed(reader: Reader) -> tuple[int, list[tuple[int, str, bytes]]]:
+    """How far the index came, and the next blobs it has not seen: (number, kind, data)."""
+    mark = await _mark(reader)
+    rows = await reader.fetch(
         "SELECT blob_no, kind, data FROM blobs WHERE blob_no > ? ORDER BY blob_no LIMIT ?", mark, INDEX_BATCH
     )
-    if not rows:
-        return False
-    texts = [(number, text_of(bytes(data))) for number, kind, data in rows if kind == "object"]
+    return mark, [(row[0], row[1], binary(row[2])) for row in rows]
+
+
+async def put_texts(unit: Unit, mark: int, upto: int, texts: Iterable[tuple[int, str]]) -> None:
+    """Index the texts of the blobs after `mark` up to `upto`; nothing happens when another has done so."""
+    if await _mark(unit) != mark:
+        return
     await unit.execute_many("INSERT INTO search (rowid, text) VALUES (?, ?)", texts)
-    await set_meta(unit, _MARK, str(rows[-1][0]))
-    return True
+    await set_meta(unit, _MARK, str(upto))
+
+
+async def _mark(reader: Reader) -> int:
+    return int(await get_meta(reader, _MARK) or 0)
 
 
 async def search_objects(
@@ -45,4 +46,4 @@ async def search_objects(
         limit,
         skip,
     )
-    return [(bytes(row[0]), bytes(row[1]), float(row[2])) for row in rows]
+    return [(binary(row[0]), binary(row[1]), float(row[2])) for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cks_runtime.model.canon import Hash
+from cks_runtime.store.columns import binary
 from cks_runtime.store.ports import Reader, Row, Unit
 
 
@@ -40,9 +41,9 @@ def _session(row: Row) -> SessionRow:
         session_id=row[0],
         title=row[1],
         fork_session=row[2],
-        fork_version=bytes(row[3]),
-        head=bytes(row[4]),
-        root=bytes(row[5]),
+        fork_version=binary(row[3]),
+        head=binary(row[4]),
+        root=binary(row[5]),
         closed=bool(row[6]),
         created_at_ms=row[7],
         moved_at_ms=row[8],
@@ -75,7 +76,7 @@ async def moved_sessions(reader: Reader, since_seq: int, limit: int) -> list[Ses
 async def session_roots(reader: Reader) -> list[tuple[str, Hash, Hash]]:
     """(session id, head, root) of every session."""
     rows = await reader.fetch("SELECT session_id, head, root FROM sessions")
-    return [(row[0], bytes(row[1]), bytes(row[2])) for row in rows]
+    return [(row[0], binary(row[1]), binary(row[2])) for row in rows]
 
 
 async def insert_session(unit: Unit, row: SessionRow) -> bool:
@@ -113,7 +114,7 @@ async def own_parent(reader: Reader, session_id: str, version: Hash) -> Hash | N
     rows = await reader.fetch(
         "SELECT previous FROM merges WHERE session_id = ? AND version = ?", session_id, version
     )
-    return bytes(rows[0][0]) if rows else None
+    return binary(rows[0][0]) if rows else None
 
 
 async def move_head(

@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,9 @@ SIZED_BYTES_MAX = 256 * 1024 * 1024
 TURN_WAIT_S = 30.0
 _BUSY_MS = 200  # one attempt to begin; cancellation is honoured between attempts
 
+# the second is raised for damaged text in the schema
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
 Synchronous = Literal["FULL", "NORMAL"]
 
 
@@ -43,7 +46,7 @@ class SqliteUnit:
         self.statements += 1
         try:
             return list(await self._conn.execute_fetchall(sql, params))
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             raise translated(error) from error
 
     async def execute(self, sql: str, *params: object) -> None:
@@ -56,7 +59,7 @@ class SqliteUnit:
         self.statements += 1
         try:
             await self._conn.executemany(sql, rows)
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             raise translated(error) from error
 
 
@@ -119,8 +122,10 @@ class SqliteStore:
             except BaseException:
                 # a native task.cancel() passes shields while its statement still runs in the connection's thread;
                 # this rollback queues behind it, and does nothing where the transaction has ended
-                with anyio.CancelScope(shield=True):
-                    await conn.rollback()
+                with anyio.CancelScope(shield=True), suppress(sqlite3.Error):
+                    await (
+                        conn.rollback()
+                    )  # on a damaged file it may complain; the transaction has ended all the same
                 raise
             self.last_statements = unit.statements + 1
 
@@ -139,7 +144,7 @@ class SqliteStore:
             try:
                 with anyio.CancelScope(shield=True):
                     return list(await conn.execute_fetchall(sql, params))
-            except sqlite3.Error as error:
+            except _ERRORS as error:
                 if not _is_busy(error):
                     raise translated(error) from error
                 if anyio.current_time() > deadline:
@@ -170,7 +175,7 @@ class SqliteStore:
     async def _open_reader(self) -> aiosqlite.Connection:
         try:
             return await self._open(read_only=True)
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             raise translated(error) from error
 
     async def lease_clock(self) -> LeaseClock:
@@ -240,7 +245,7 @@ def _prepare(location: str) -> str:
         refuse_foreign(conn, location)
         _to_wal(conn)
         upgrade(conn, location)
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         raise StoreUnusable(f"{location} cannot be used: {error}.", _HINT) from error
     finally:
         conn.close()
@@ -291,11 +296,11 @@ def _boot_id() -> str:
         return f"boot-{round((time.time() - time.monotonic()) / 600)}"
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
+def _is_busy(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def translated(error: sqlite3.Error) -> CksError:
+def translated(error: Exception) -> CksError:
     """The error of the tree that says what a caller can do about a database error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cks_runtime.model.canon import Hash
+from cks_runtime.store.columns import binary
 from cks_runtime.store.ports import LeaseClock, Reader, Unit
 
 DueKind = Literal["temporal", "provenance"]
@@ -58,7 +59,7 @@ async def get_mark(reader: Reader, sweeper: str, session_id: str) -> Hash | None
     rows = await reader.fetch(
         "SELECT version FROM sweep_marks WHERE sweeper = ? AND session_id = ?", sweeper, session_id
     )
-    return bytes(rows[0][0]) if rows else None
+    return binary(rows[0][0]) if rows else None
 
 
 async def swap_mark(unit: Unit, sweeper: str, session_id: str, seen: Hash | None, version: Hash) -> bool:
@@ -113,7 +114,7 @@ async def due_between(
         rows += await reader.fetch(
             "SELECT at_ms, object_hash, object_id FROM due WHERE kind = ? AND at_ms = ?", kind, last
         )
-    return [(row[0], bytes(row[1]), row[2]) for row in rows]
+    return [(row[0], binary(row[1]), row[2]) for row in rows]
 
 
 async def next_due(reader: Reader, kind: DueKind, after_ms: int | None) -> int | None:
