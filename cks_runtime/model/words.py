@@ -19,7 +19,6 @@ _UNSPACED = (
     "\u2e80-\u303f\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"  # CJK, kana
     "\U00020000-\U0003ffff"
 )
-_TOKEN = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+", re.UNICODE)
 _ONE_UNSPACED = re.compile(rf"([{_UNSPACED}])")
 
 
@@ -42,8 +41,20 @@ def folded(text: str) -> str:
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a query as written; a run of an unspaced script is one word."""
-    return _TOKEN.findall(unicodedata.normalize("NFKC", query))
+    """The words of a query as written; a run of an unspaced script is one word, and marks belong to their letters."""
+    words: list[str] = []
+    last = ""
+    for char in unicodedata.normalize("NFKC", query):
+        if unicodedata.category(char).startswith("M"):
+            sort = last
+        else:
+            sort = "unspaced" if _ONE_UNSPACED.match(char) else "spaced" if char.isalnum() else ""
+        if sort and sort == last:
+            words[-1] += char
+        elif sort:
+            words.append(char)
+        last = sort
+    return words
 
 
 def match_expression(words: list[str], every: bool) -> str:
