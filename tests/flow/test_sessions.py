@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from conftest import FakeClock, OpenRuntime, location_of
+from making import body as obj
 from making import branch, evolve, ids_of, merged, patch, prove, remove, thing
 
+from cks_runtime.flow import sessions
 from cks_runtime.model.errors import InvalidParameter, SessionClosed, SessionNotFound, VersionNotFound
 from cks_runtime.model.history import FIRST_VERSION
 from cks_runtime.runtime import Runtime
@@ -132,3 +134,28 @@ async def test_a_history_comes_in_pages_every_version_before_its_parents(rt: Run
             seen.append(version.id)
         frontier = list(page.frontier)
     assert len(seen) == len(set(seen)) == 1 + 1 + 3 * 6
+
+
+async def test_who_changed_an_object_last_is_found_through_the_history(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await evolve(rt, "s", thing("a"), thing("b"))
+    other = await branch(rt)
+    theirs = await evolve(rt, other, patch("a", x=1))
+    await evolve(rt, "s", patch("b", x=1))
+    done = await merged(rt, "s", other)
+    for number in range(5):
+        await evolve(rt, "s", patch("b", x=number + 2))
+    row = await rt.sessions.get("s")
+    assert await rt.sessions.last_change(row, "a") == theirs.version
+    last = await rt.sessions.last_change(row, "b")
+    assert last is not None and last.id == row.head != done.version_id
+    monkeypatch.setattr(sessions, "LOOK_BACK", 3)
+    assert await rt.sessions.last_change(row, "a") is None, "further back than it looks"
+
+
+async def test_sizes_are_read_off_the_roots(rt: Runtime) -> None:
+    made = await rt.commits.put("s", [obj(f"o{n}") for n in range(100)], create=True)
+    empty = FIRST_VERSION.root
+    assert await rt.sessions.sizes([made.after.root, empty]) == {made.after.root: 100, empty: 0}
+    assert await rt.sessions.sizes([]) == {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from cancelling import HOWS, How, cancelled_at
 from conftest import START_MS, FakeClock, OpenRuntime
 from making import branch, evolve, merged, patch, prove, remove, thing
 
@@ -348,3 +349,23 @@ async def test_a_damaged_object_is_passed_over(open_rt: OpenRuntime, clock: Fake
         assert await objects(rt) == [("s", "a"), ("s", "b"), ("s", "d")], (
             "c cannot be read, a stays as it was"
         )
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_sweep_cancelled_at_any_await_is_made_up_for(rt: Runtime, clock: FakeClock, how: How) -> None:
+    at = raised = 0
+    suspended = True
+    while suspended:
+        at += 1
+        await evolve(rt, f"s{at}", due("old", -5), due(f"soon{at}", 1000 * at))
+        clock.forward(s=1)
+        suspended = await cancelled_at(at, temporal(rt).sweep(), how)
+        await temporal(rt).sweep()
+        clock.forward(ms=1)
+        await temporal(rt).sweep()
+        now = await objects(rt)
+        assert len(now) == len(set(now)) >= raised
+        raised = len(now)
+    assert at > 10 and raised == 2 * at, "every fact, the last one a millisecond after its time"
+    told = [event async for event in rt.journal.replay(types=[TemporalConflictDetected])]
+    assert len(told) == raised and {record.occurrence for record in await records(rt)} == {1}
