@@ -22,9 +22,11 @@ from cks_runtime.model.history import (
     merge_closed,
     merge_version,
 )
-from cks_runtime.model.merge import Conflicted, MergeConflict, merge
+from cks_runtime.model.merge import Conflicted, MergeConflict, Merged, merge
 from cks_runtime.model.records import Keyring
 
+CRISS_CROSS_MAX: Final = 4
+"""How deep bases of bases are merged."""
 _VIRTUAL: Final = b"\0" * 32
 """Stands for a merge that is not finished yet where its merge bases are looked for."""
 
@@ -132,7 +134,7 @@ class Parts:
     closed: bool
 
 
-def fold(heads: Sequence[Hash], keys: Keyring) -> Asking[list[Parts]]:
+def fold(heads: Sequence[Hash], keys: Keyring, depth: int = 0) -> Asking[list[Parts]]:
     """Merge heads in sorted order of id, leaving out those that do not merge cleanly; these are folded again
     among themselves. So every head is in exactly one group, and what one conflict keeps apart is still merged.
     """
@@ -144,7 +146,7 @@ def fold(heads: Sequence[Hash], keys: Keyring) -> Asking[list[Parts]]:
         first, *others = left
         parts, left = Parts((first,), content[first], known[first].closed), []
         for head in others:
-            taken = yield from _take(parts, known[head], content[head], keys)
+            taken = yield from _take(parts, known[head], content[head], keys, depth)
             if taken is None:
                 left.append(head)
             else:
@@ -153,15 +155,31 @@ def fold(heads: Sequence[Hash], keys: Keyring) -> Asking[list[Parts]]:
     return groups
 
 
-def _take(parts: Parts, head: Version, theirs: Graph, keys: Keyring) -> Asking[Parts | None]:
+def _take(parts: Parts, head: Version, theirs: Graph, keys: Keyring, depth: int) -> Asking[Parts | None]:
     bases = yield from _bases(parts.parents, head.id)
     grounds = yield from versions(bases)
-    content = yield from graphs(bases)
-    outcome = merge([content[base] for base in bases], parts.graph, theirs, keys)
+    outcome = yield from _merged(bases, parts.graph, theirs, keys, depth)
     if isinstance(outcome, Conflicted):
         return None
     closed = merge_closed([grounds[base].closed for base in bases], parts.closed, head.closed)
     return Parts((*parts.parents, head.id), outcome.graph, closed)
+
+
+def _merged(
+    bases: tuple[Hash, ...], ours: Graph, theirs: Graph, keys: Keyring, depth: int = 0
+) -> Asking[Merged | Conflicted]:
+    """Merge two graphs of heads. Where several bases disagree and the sides clash for it, the merge of the bases
+    (if they merge) is tried as the one base: replicas that merged the same edits at once, each in its own order,
+    left such histories, and nobody's edits clash in them.
+    """
+    content = yield from graphs(bases)
+    outcome = merge([content[base] for base in bases], ours, theirs, keys)
+    if isinstance(outcome, Conflicted) and len(bases) > 1 and depth < CRISS_CROSS_MAX:
+        groups = yield from fold(bases, keys, depth + 1)
+        if len(groups) == 1:
+            again = merge([groups[0].graph], ours, theirs, keys)
+            return again if isinstance(again, Merged) else outcome
+    return outcome
 
 
 def _bases(parents: tuple[Hash, ...], head: Hash) -> Asking[tuple[Hash, ...]]:
@@ -226,8 +244,7 @@ def _clash(
         return known
     bases = yield from _bases_of_pair(own, head, fresh)
     ours, theirs = (yield from _graph(own, fresh)), (yield from _graph(head, fresh))
-    content = yield from graphs(bases)
-    outcome = merge([content[base] for base in bases], ours, theirs, keys)
+    outcome = yield from _merged(bases, ours, theirs, keys)
     conflicts = outcome.conflicts if isinstance(outcome, Conflicted) else ()
     clashes[(own, head)] = (conflicts, bases)
     return conflicts, bases

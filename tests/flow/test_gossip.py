@@ -18,7 +18,7 @@ from cks_runtime.flow.branches import MergeDone, MergeRefused
 from cks_runtime.flow.gossip import GossipConfig, GossipLoop, Handler
 from cks_runtime.model.errors import InternalError, InvalidKnowledge, InvalidParameter, SessionNotFound
 from cks_runtime.model.events import ConflictClosed, GossipConflictDetected, HeadMoved, SessionCreated
-from cks_runtime.model.gossip_merge import decide
+from cks_runtime.model.gossip_merge import decide, fold
 from cks_runtime.model.gossip_messages import PATH, GossipRefused, OwnAddress
 from cks_runtime.model.gossip_rules import ELSEWHERE_MS, nearest
 from cks_runtime.model.records import record_operations
@@ -359,3 +359,27 @@ async def test_a_list_of_peers_may_hold_our_own_address(tmp_path: Path) -> None:
             return bool(loop.status()["rounds"] > rounds + 2)
 
         await until(goes_on)
+
+
+async def test_merges_made_at_once_in_another_order_are_no_conflict(tmp_path: Path) -> None:
+    """Two heads that each merged the same edits are criss-crossed: their bases disagree, nobody's edits clash."""
+    async with replicas(tmp_path) as pair:
+        for loop in pair.loops:
+            loop.stop()
+        a = pair.a
+        await a.commits.evolve("s", [add("x", n=0), add("y", n=0)], create=True)
+        left = (await a.branches.create("s", title="left")).session_id
+        right = (await a.branches.create("s", title="right")).session_id
+        await a.commits.evolve(left, [update("x", n=1)])
+        await a.commits.evolve(right, [update("y", n=1)])
+        crossed = (await a.branches.create(right, title="crossed")).session_id
+        await a.branches.merge(crossed, left)
+        await a.branches.merge(left, right)
+        await a.commits.evolve(left, [update("x", n=2)])
+        await a.commits.evolve(crossed, [update("y", n=2)])
+        heads = [(await a.sessions.get(name)).head for name in (left, crossed)]
+        bases = await a.graphs.merge_bases(*heads)
+        assert len(bases) == 2
+        driver = remote.Remote(a.store, a.graphs, a.journal, a.conflicts, a.keys, a.clock, a.replica_id, "i")
+        (parts,) = await driver.run(fold(heads, a.keys))
+        assert parts.graph["x"].structure == {"n": 2} and parts.graph["y"].structure == {"n": 2}
