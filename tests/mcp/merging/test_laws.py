@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from merge_checking import check, parts
@@ -101,7 +99,6 @@ def test_a_side_without_edits_leaves_the_other(texts: tuple[str, str, str]) -> N
         assert (candidate.body, candidate.has_markers) == (want, False)
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")
 def test_what_git_merges_without_conflict_comes_out_alike(tmp_path: Path) -> None:
     seeds = random.Random(5)
     agreed = 0
