@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from serving import PROGRAM, Agent, add, environment, ids, serving, update
 from wire import Wire
 
-EDITS = 40
+EDITS = 25
 
 
 @pytest.fixture(scope="module")
