@@ -38,6 +38,7 @@ comparisons = Toolset("core")
 
 DIFF_BYTES = 24_000
 SUMMARY_BYTES = 6_000
+LEAST_BYTES = 500  # in less room an entry would be cut beyond use
 
 
 class CompareArgs(Args):
@@ -174,7 +175,7 @@ async def _account(
     }
     room, kept = DIFF_BYTES, {}
     for name, entries in parts.items():
-        kept[name] = page_of(entries, room) if room > 0 else []
+        kept[name] = page_of(entries, room) if room > LEAST_BYTES else []
         room -= sum(len(dump_json(entry)) + 1 for entry in kept[name])
     return DiffAccount(
         session_id=session_id,

@@ -160,7 +160,8 @@ async def validate_knowledge(ctx: Ctx, args: ValidateArgs) -> Validated:
         raise InvalidParameter(
             "Give session_id or knowledge, not both.", "Leave one of them out.", argument="knowledge"
         )
-    scope = (args.session_id, [*(args.extensions or ())])
+    session_id = session_or_default(ctx, args.session_id) if args.knowledge is None else None
+    scope = (session_id, [*(args.extensions or ())])
     skip = from_cursor("diagnostics", args.cursor, int, *scope) or 0
     version_id, found = await _judged(ctx, args)
     page = page_of_diagnostics(found[skip:], args.limit)
