@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 from importlib.metadata import version
@@ -37,8 +38,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cks-mcp {version('cks')}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    commands.add_parser("secret", help="print a new secret for gossip")
-    commands.add_parser("check", help="read and verify the whole database")
+    for name, what in (
+        ("secret", "print a new secret for gossip, the same for all replicas"),
+        ("check", "read the whole database and compare everything with its hash; exit code 1 when damaged"),
+    ):
+        command = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        command.add_argument("--version", action="version", version=f"cks-mcp {version('cks')}")
     return parser
 
 
@@ -81,16 +86,19 @@ def _check() -> None:
     from cks_runtime.settings import fail, settings_or_exit
 
     settings = settings_or_exit("cks-mcp")
+    fresh = settings.db_path != ":memory:" and not os.path.exists(settings.db_path)
     try:
         report = anyio.run(check_database, settings.db_path, _progress)
     except CksError as error:
         fail("cks-mcp", error)
     for problem in report.problems:
         print(problem)
+    if fresh:
+        print(f"{settings.db_path} did not exist: it was made, and is empty.")
+    count = len(report.problems)
     print(
-        f"{report.blobs} blobs, {report.versions} versions, {report.sessions} sessions, "
-        f"{report.documents} documents read; "
-        f"{len(report.problems)} problems."
+        f"{settings.db_path}: {report.blobs} blobs, {report.versions} versions, {report.sessions} sessions, "
+        f"{report.documents} documents read; {count or 'no'} problem{'' if count == 1 else 's'}."
     )
     raise SystemExit(1 if report.problems else 0)
 

@@ -35,6 +35,8 @@ NAME = "critic"
 SETTLED = ("gossip_conflict", "inference_conflict", "temporal_conflict")
 """Task types it can settle. An expired verification needs the source fetched again, so its task is left alone."""
 NEEDING_A_MODEL = ("inference_conflict",)
+REFUSED_REQUEST = (400, 413, 422)
+"""HTTP statuses by which a model says that this very request is wrong, not that it is away."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +80,9 @@ class Critic:
                 self._rt, case, judge=self._judge, commit=True, author=self._author, partly=True
             )
         except LlmUnavailable as error:
+            if error.details.get("status") in REFUSED_REQUEST:
+                # the model is there and will refuse this one again: it must not come back for ever
+                return Failed(error.message)
             self._breaker.failed()
             log.warning("the language model is unavailable", reason=error.message, hint=error.hint)
             self._breaker.skip(held.task_id)

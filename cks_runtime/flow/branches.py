@@ -316,11 +316,19 @@ def branch_name(session_id: str, title: str) -> str:
 def _told(resolutions: Mapping[str, Resolution] | None) -> str:
     if not resolutions:
         return ""
-    chosen = [
-        f"{id}: {how if how is None or isinstance(how, str) else 'edited'}" for id, how in resolutions.items()
-    ]
+    chosen = [f"{id}: {_named(how)}" for id, how in resolutions.items()]
     shown = ", ".join(chosen[:20])
     return f" (resolved {shown}{', …' if len(chosen) > 20 else ''})"
+
+
+def _named(how: Resolution) -> str:
+    match how:
+        case None:
+            return "dropped"
+        case str():
+            return how
+        case _:
+            return "edited"
 
 
 def _check_base(base_version_id: str | None, bases: tuple[Hash, ...]) -> None:

@@ -104,10 +104,10 @@ class _Walk:
         return found
 
     def ends(self, relation: KObject) -> list[str]:
-        """Take what a relation joins, once it is taken itself; returns the objects that are new."""
+        """Take what a relation joins and can be read, once it is taken itself; returns the objects that are new."""
         if relation.id not in self._passed:
             return []
-        return [end for end in _ends(relation) if end in self._graph and self.take(end)]
+        return [end for end in _ends(relation) if self._graph.readable(end) and self.take(end)]
 
     def _relations(self, id: str) -> list[KObject]:
         own = self._graph[id]
