@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cks_runtime.flow.commits import Plan, State
-from cks_runtime.flow.refusals import not_found
+from cks_runtime.flow.refusals import closed_error, not_found
 from cks_runtime.model.canon import Json
 from cks_runtime.model.claims import Finding, dated_finding
 from cks_runtime.model.diagnostics import Diagnostic, quoted
@@ -67,6 +67,8 @@ async def settle_temporal(
         done[:] = [dated]
         if only_expired and not dated.expired:
             return None
+        if state.row.closed and not dated.expired:
+            raise closed_error(session_id)  # nothing to settle, so this is an edit like any other
         operation = {
             "op": "update_object",
             "object_id": object_id,

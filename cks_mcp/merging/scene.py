@@ -80,10 +80,13 @@ class Scene:
         indices = chain.from_iterable(range(first, end) for first, end in spans)
         added.indices += islice(indices, LOOKED_AT)
         added.lines += map(self.lines.__getitem__, added.indices)
+        known, base = (-1, -1), frozenset[str]()
         for number, place in enumerate(self.places):
             if len(added.lines) >= LOOKED_AT:
                 break
-            base = set(self.texts.base[place.chunk.b0 : place.chunk.b1])
+            if (place.chunk.b0, place.chunk.b1) != known:  # thousands of places may lie in one chunk
+                known = (place.chunk.b0, place.chunk.b1)
+                base = frozenset(self.texts.base[known[0] : known[1]])
             start, lines = place.first + 1, place.block.ours
             if side == "theirs":
                 start, lines = start + len(lines) + 1, place.block.theirs

@@ -488,6 +488,15 @@ def test_a_date_is_bumped_archived_or_ignored(session: Session) -> None:
     assert "version_id" not in session.ok(DATED, object_id="d", action="archive", commit=True)
 
 
+def test_a_closed_session_takes_the_settlement_of_a_date_and_no_other_edit_of_it(session: Session) -> None:
+    dated(session, past())
+    session.ok("close_session")
+    done = session.ok(DATED, object_id="d", action="bump", commit=True)
+    assert done["version_id"] and session.head()["closed"] is True
+    again = session.error(DATED, object_id="d", action="bump", commit=True)
+    assert again["code"] == "session_closed"
+
+
 def test_what_was_ignored_is_not_raised_again(session: Session) -> None:
     dated(session, past())
     until(lambda: open_dates(session))
