@@ -61,6 +61,7 @@ async def play(stage: Stage) -> None:
             await replicate(stage, anna, bert)
             await merge_alone(stage, anna, bert)
             await clash(stage, anna, bert)
+            await agree(stage, anna, bert)
             await remove_and_close(stage, anna, bert)
         await come_back(stage, pair, anna)
 
@@ -159,12 +160,42 @@ async def clash(stage: Stage, anna: Agent, bert: Agent) -> None:
     stage.check(left == [[], []], "and its dead letter is gone with it")
 
 
-async def ask_critics(stage: Stage, *replicas: Agent) -> None:
-    """A critic on each replica: only the one nearest to the session may judge, and this is not for a machine."""
+async def agree(stage: Stage, anna: Agent, bert: Agent) -> None:
+    """A second conflict, whose sides come to agree before anybody judges: its task is then a clean one."""
+    for attempt in range(5):
+        await at_once(
+            partial(anna.call, "evolve_knowledge", operations=[patch("haumea", day_h=3.9 + attempt)]),
+            partial(bert.call, "evolve_knowledge", operations=[patch("haumea", day_h=4.1 + attempt)]),
+        )
+        if await conflict(anna) and await conflict(bert):
+            break
+    else:
+        stage.check(False, "a second gossip conflict on both replicas")
+        return
+    agreed = await field(anna, "haumea", "day_h")
+    await bert.call("evolve_knowledge", operations=[patch("haumea", day_h=agreed)])
+    await run_critics(anna, bert)
+    await equal(anna, bert)
+    closed, _ = await until(lambda: all_closed(anna, bert), PATIENCE_S)
+    queues = [(await who.call("runtime_status"))["queues"]["outbox"] for who in (anna, bert)]
+    waiting = [entry for queue in queues for entry in queue if entry["task_type"] == "gossip_conflict"]
+    stage.check(
+        closed is not None and not waiting,
+        "once both sides agree, a clash settles as clean: record closed, task done",
+    )
+
+
+async def run_critics(*replicas: Agent) -> None:
+    """One run of a critic on each replica's database."""
     for who in replicas:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CKS_")}
         environment |= {"CKS_MCP_DB_PATH": str(who.database), "CKS_LOG_LEVEL": "ERROR"}
         await anyio.run_process([str(PROGRAMS / "cks-critic-agent"), "--once"], env=environment)
+
+
+async def ask_critics(stage: Stage, *replicas: Agent) -> None:
+    """A critic on each replica: only the one nearest to the session may judge, and this is not for a machine."""
+    await run_critics(*replicas)
     letters = [
         (who.name, task)
         for who in replicas
