@@ -19,7 +19,6 @@ from cks_runtime.model.knowledge import check_session_id
 from cks_runtime.model.times import format_ms
 from cks_runtime.store.agents import list_agents
 from cks_runtime.store.conflicts import RecordRow
-from cks_runtime.store.outbox import queue_depths
 
 conflicts = Toolset("conflicts")
 
@@ -227,11 +226,6 @@ async def _agents(ctx: Ctx) -> list[dict[str, Any]]:
     ]
 
 
-async def _depths(ctx: Ctx) -> list[tuple[str, str, int, int]]:
-    async with ctx.app.rt.store.reader() as reader:
-        return await queue_depths(reader)
-
-
 async def _queues(ctx: Ctx) -> dict[str, Any]:
     rt = ctx.app.rt
     queues: dict[str, Any] = {"open_conflicts": await rt.conflicts.count_open()}
@@ -245,6 +239,6 @@ async def _queues(ctx: Ctx) -> dict[str, Any]:
     if rt.store.has_outbox:
         queues["outbox"] = [
             {"task_type": kind, "status": status, "count": count, "oldest_at": format_ms(oldest)}
-            for kind, status, count, oldest in await _depths(ctx)
+            for kind, status, count, oldest in await rt.outbox.depths()
         ]
     return queues

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypedDict, Unpack
 
 from cks_runtime.flow.clock import Clock
 from cks_runtime.flow.graphs import Graphs, in_worker
@@ -73,6 +74,16 @@ class Moved:
     events: tuple[Event, ...] = field(default=(), repr=False)
 
 
+class EditOptions(TypedDict, total=False):
+    """What an edit may say beside itself: make the session (with a title), the head it expects, and who did it why."""
+
+    create: bool
+    title: str
+    expected_head: str | None
+    message: str
+    author: str
+
+
 Planner = Callable[[State, Reader | None], Awaitable[Plan | None]]
 
 
@@ -107,12 +118,7 @@ class Commits:
         self,
         session_id: str,
         operations: Sequence[object],
-        *,
-        create: bool = False,
-        title: str = "",
-        expected_head: str | None = None,
-        message: str = "",
-        author: str = "",
+        **options: Unpack[EditOptions],
     ) -> Moved:
         """Apply operations, all or nothing; they are applied again to a newer head when one got in between.
 
@@ -123,34 +129,21 @@ class Commits:
             session_id,
             lambda graph: apply_operations(graph, operations, self.limits),
             len(operations),
-            create=create,
-            title=title,
-            expected_head=expected_head,
-            message=message,
-            author=author,
+            **options,
         )
 
     async def put(
         self,
         session_id: str,
         objects: Sequence[KObject],
-        *,
-        create: bool = False,
-        title: str = "",
-        expected_head: str | None = None,
-        message: str = "",
-        author: str = "",
+        **options: Unpack[EditOptions],
     ) -> Moved:
         """Add or replace whole objects; otherwise as `evolve`."""
         return await self._edit(
             session_id,
             lambda graph: replace_with(graph, objects, self.limits),
             len(objects),
-            create=create,
-            title=title,
-            expected_head=expected_head,
-            message=message,
-            author=author,
+            **options,
         )
 
     async def _edit(
@@ -159,11 +152,11 @@ class Commits:
         edit: Callable[[Graph], Applied],
         size: int,
         *,
-        create: bool,
-        title: str,
-        expected_head: str | None,
-        message: str,
-        author: str,
+        create: bool = False,
+        title: str = "",
+        expected_head: str | None = None,
+        message: str = "",
+        author: str = "",
     ) -> Moved:
         check_text(author=author, message=message)
         applied: list[Applied] = []

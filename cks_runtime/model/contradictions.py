@@ -29,11 +29,6 @@ _KEYS: Final = {
 _Pair = tuple[str, ...]
 
 
-def is_rule(obj: KObject) -> bool:
-    """Whether this object declares a rule about relations."""
-    return obj.type in _KEYS
-
-
 def check_rule(rule: KObject) -> Iterator[Diagnostic]:
     """ERRORs of a rule's own form; nothing for an object that is no rule."""
     keys = _KEYS.get(rule.type, ())
